@@ -1,0 +1,68 @@
+"""The one class that every network of this project is, native or built from a cfg."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from yolo.ops.heads import HeadSpec
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to build a detector again: a function of :mod:`yolo.models` and plain arguments (JSON types)."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class Detector(nn.Module):
+    """Images to raw head outputs. Knows nothing of losses or training.
+
+    Sub-modules are registered in the order of the published cfg, so that Darknet weights load by walking them.
+
+    Args:
+        backbone: Images ``[N, 3, H, W]`` (RGB, 0 to 1) to the feature maps that ``head`` reads.
+        head: Feature maps to one raw output per spec, in the order of ``specs``; has ``predictors``, the list of
+            its last layers.
+        specs: How each output is read.
+        generation: ``v1`` to ``v4``: which published loss belongs to it.
+        fixed_size: Height and width, where the network takes only one (v1).
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        head: nn.Module,
+        specs: Sequence[HeadSpec],
+        generation: str,
+        fixed_size: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.head = head
+        self.specs = tuple(specs)
+        self.generation = generation
+        self.fixed_size = fixed_size
+        self.recipe: Recipe | None = None  # set by yolo.models.published
+
+    @property
+    def num_classes(self) -> int:
+        return self.specs[0].num_classes
+
+    @property
+    def stride(self) -> int:
+        """Height and width of an input must be multiples of this."""
+        return int(max(spec.stride for spec in self.specs))
+
+    def check_size(self, height: int, width: int) -> None:
+        """Raise ValueError if the network cannot take this input size."""
+        if self.fixed_size is not None and (height, width) != self.fixed_size:
+            raise ValueError(f"this model takes only {self.fixed_size[0]}x{self.fixed_size[1]} pixels, got {height}x{width}")
+        if height < self.stride or width < self.stride or height % self.stride or width % self.stride:
+            raise ValueError(f"the input size must be a multiple of {self.stride} (the stride), got {height}x{width}")
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """``[N, 3, H, W]`` to one raw output per head (:class:`yolo.ops.heads.HeadSpec` has the layouts)."""
+        return self.head(self.backbone(images))
