@@ -1,0 +1,27 @@
+"""Lightning around the detector; the only folder that imports it."""
+
+from yolo.training.callbacks import Checkpoints, Ema, FreezeBackbone, StopOnNaN
+from yolo.training.datamodule import DetectionData
+from yolo.training.module import DetectionModule
+from yolo.training.multiscale import MultiScale
+from yolo.training.progress import EpochLine, Progress
+from yolo.training.schedule import constant, cosine, parameter_groups, steps
+from yolo.training.transfer import freeze, transfer
+
+__all__ = [
+    "Checkpoints",
+    "DetectionData",
+    "DetectionModule",
+    "Ema",
+    "EpochLine",
+    "FreezeBackbone",
+    "MultiScale",
+    "Progress",
+    "StopOnNaN",
+    "constant",
+    "cosine",
+    "freeze",
+    "parameter_groups",
+    "steps",
+    "transfer",
+]

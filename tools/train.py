@@ -1,0 +1,70 @@
+"""Train a detector: python tools/train.py model=yolov2 data=bccd (configs/train.yaml has every option)."""
+
+import logging
+import math
+from pathlib import Path
+
+import pytorch_lightning as pl
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+from yolo.checkpoint import Model, load_model
+from yolo.cli import main
+from yolo.metrics import DetectionMetric
+from yolo.training import DetectionData, DetectionModule, FreezeBackbone, freeze, transfer
+from yolo.training.transfer import show
+
+log = logging.getLogger("yolo.train")
+
+
+def _accumulate(cfg: DictConfig, data: DetectionData) -> int:
+    """Batches per optimiser step."""
+    if cfg.nominal_batch is None:
+        return 1
+    return max(1, math.floor(cfg.nominal_batch / data.batch_size + 0.5))
+
+
+@main("train")
+def train(cfg: DictConfig) -> None:
+    """Build model, data and loss, fit, and say where the results are."""
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    pl.seed_everything(cfg.seed, workers=True, verbose=False)
+    build = lambda node: instantiate(node, _convert_="all")  # noqa: E731
+
+    detector = build(cfg.model)
+    preprocess = build(cfg.preprocess)
+    detector.check_size(*preprocess.size)
+    criterion = build(cfg.loss)(detector)
+    data = DetectionData(preprocess=preprocess, augment=build(cfg.augment), seed=cfg.seed, **build(cfg.data))
+    classes = data.annotated("train").classes
+    model = Model(detector, classes, preprocess)
+    metric = DetectionMetric(classes)
+    callbacks = [callback for callback in build(cfg.callbacks).values() if callback is not None]
+
+    frozen = freeze(detector, cfg.transfer) if cfg.weights is None else []
+    if cfg.weights is not None:
+        rows, frozen = transfer(load_model(cfg.weights, cfg.cfg).detector, detector, cfg.transfer)
+        show(rows)
+    if frozen:
+        callbacks.append(FreezeBackbone(frozen))
+
+    module = DetectionModule(
+        model, criterion, metric, build(cfg.optimizer), build(cfg.schedule), cfg.weight_decay,
+        build(cfg.multiscale), cfg.seed, **cfg.suppression,
+    )  # fmt: skip
+    trainer = instantiate(
+        cfg.trainer,
+        callbacks=callbacks,
+        logger=list(build(cfg.logger).values()),
+        accumulate_grad_batches=_accumulate(cfg, data),
+        default_root_dir=str(folder),
+        enable_checkpointing=False,  # yolo.training.Checkpoints
+        _convert_="all",
+    )
+    trainer.fit(module, datamodule=data, ckpt_path=cfg.checkpoint, weights_only=True)
+    log.info("results in %s: best.ckpt, last.ckpt, metrics.csv", folder)
+
+
+if __name__ == "__main__":
+    train()

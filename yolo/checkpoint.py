@@ -1,0 +1,120 @@
+"""The one self-describing artifact: network, class names and how pictures must be prepared, in one file.
+
+A checkpoint is a plain ``torch.save`` file that loads with ``weights_only=True``: tensors, numbers and strings, no
+code. Under the key ``yolo`` it has ``format``, ``recipe`` (a name from a fixed list and its arguments), ``classes``
+and ``preprocess``; under ``state_dict`` the weights, prefixed ``detector.``. Lightning's own training checkpoints
+carry the same two keys, so every file that training writes can be evaluated, used and exported.
+"""
+
+import os
+import pickle
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from yolo import darknet, models
+from yolo.data.preprocess import Preprocess
+from yolo.models.detector import Detector, Recipe
+
+FORMAT = 1
+PREFIX = "detector."
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network with all that is needed to use it."""
+
+    detector: Detector
+    classes: list[str]
+    preprocess: Preprocess
+
+    def __post_init__(self) -> None:
+        if len(self.classes) != self.detector.num_classes:
+            raise ValueError(
+                f"{len(self.classes)} class names were given for a model with {self.detector.num_classes} classes"
+            )
+
+
+def describe(model: Model) -> dict[str, Any]:
+    """The content of the key ``yolo``: plain values only."""
+    if model.detector.recipe is None:
+        raise ValueError("this detector was not built by a function of yolo.models or from a cfg: it has no recipe to save")
+    return {
+        "format": FORMAT,
+        "recipe": asdict(model.detector.recipe),
+        "classes": list(model.classes),
+        "preprocess": model.preprocess.to_dict(),
+    }
+
+
+def build(recipe: Recipe) -> Detector:
+    """Build the network of a recipe; only names that this package knows are accepted."""
+    if recipe.name == "darknet":
+        return darknet.build_cfg(**recipe.arguments)
+    return models.build(recipe.name, recipe.arguments)
+
+
+def save_model(model: Model, path: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write ``model`` (or its description with other ``weights``, keys as in the detector) to ``path`` atomically."""
+    state = model.detector.state_dict() if weights is None else weights
+    write_atomically(
+        {"yolo": describe(model), "state_dict": {PREFIX + name: value.detach().cpu() for name, value in state.items()}},
+        path,
+    )
+
+
+def write_atomically(content: object, path: Path) -> None:
+    """``torch.save`` to a neighbour, flush to the disk, then rename: a crash or a full disk leaves the old file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part{os.getpid()}")
+    try:
+        with part.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a checkpoint without running any code in it.
+
+    Raises:
+        ValueError: The file is no checkpoint of this project.
+    """
+    if not path.is_file():
+        raise FileNotFoundError(f"{path}: no such checkpoint")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path}: not a checkpoint that can be read safely ({reason})") from error
+    if not isinstance(content, dict) or "yolo" not in content or "state_dict" not in content:
+        raise ValueError(f"{path}: not a checkpoint of this project (no 'yolo' and 'state_dict' in it)")
+    found = content["yolo"].get("format")
+    if found != FORMAT:
+        raise ValueError(f"{path}: checkpoint format {found}, this version reads format {FORMAT}")
+    return content
+
+
+def load_model(path: Path | str) -> Model:
+    """Load a checkpoint; the network is in evaluation mode on the CPU.
+
+    Raises:
+        ValueError: The file is no checkpoint of this project, or its weights do not fit its description.
+    """
+    path = Path(path)
+    content = read(path)
+    about = content["yolo"]
+    detector = build(Recipe(**about["recipe"]))
+    state = {name.removeprefix(PREFIX): value for name, value in content["state_dict"].items() if name.startswith(PREFIX)}
+    try:
+        detector.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{path}: the weights do not fit the network it describes: {error}") from error
+    return Model(detector.eval(), list(about["classes"]), Preprocess.from_dict(about["preprocess"]))

@@ -1,0 +1,182 @@
+"""Splits of a data set to batches."""
+
+import logging
+from collections.abc import Callable, Iterator
+
+import pytorch_lightning as pl
+import torch
+from torch.utils.data import DataLoader, Sampler
+
+from yolo.data import Annotated, Augment, DetectionDataset, Preprocess, collate
+from yolo.types import Batch
+
+log = logging.getLogger(__name__)
+Reader = Callable[[], Annotated]
+
+
+class ShardedSampler(Sampler[int]):
+    """The pictures of one rank in one epoch, from nothing but numbers: the same after a resume, on any host.
+
+    Args:
+        length: Pictures in the split.
+        shuffle: A new order each epoch; every rank then gets the same count (the last few pictures of an order are
+            left out if they do not divide). Without it every picture is seen exactly once over all ranks.
+        chunk: Batch size, so that ``skip`` can be given in batches.
+    """
+
+    def __init__(self, length: int, shuffle: bool, seed: int, rank: int, world: int, chunk: int = 1) -> None:
+        self.length, self.shuffle, self.seed, self.rank, self.world, self.chunk = length, shuffle, seed, rank, world, chunk
+        self.epoch = 0
+        self.skip = 0  # batches of the current epoch that were already trained on before a resume
+
+    def set_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch, self.skip = epoch, 0
+
+    def __iter__(self) -> Iterator[int]:
+        if not self.shuffle:
+            return iter(range(self.rank, self.length, self.world))
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        order = torch.randperm(self.length, generator=generator).tolist()
+        order = order[: self.length // self.world * self.world] if self.length >= self.world else order
+        return iter(order[self.rank :: self.world][self.skip * self.chunk :])
+
+    def __len__(self) -> int:
+        if self.shuffle and self.length >= self.world:
+            return self.length // self.world
+        return len(range(self.rank, self.length, self.world))
+
+
+class EpochSampler(ShardedSampler):
+    """A sampler that also tells its data set which epoch it is, so that the augmentation follows."""
+
+    def __init__(self, dataset: DetectionDataset, seed: int, rank: int, world: int, chunk: int) -> None:
+        super().__init__(len(dataset), True, seed, rank, world, chunk)
+        self.dataset = dataset
+
+    def set_epoch(self, epoch: int) -> None:
+        super().set_epoch(epoch)
+        self.dataset.set_epoch(epoch)
+
+
+class DetectionData(pl.LightningDataModule):
+    """Loaders for training and evaluation.
+
+    Args:
+        train: Reads the training split; ``val`` and ``test`` likewise.
+        preprocess: How a picture becomes network input.
+        augment: Applied to training pictures.
+        batch_size: Pictures per process and step.
+        workers: Loader processes; 0 loads in the main one.
+        cache: ``none`` or ``ram``: keep decoded pictures.
+        seed: Draws order and augmentation.
+        close_mosaic: Last epochs that are trained without mosaic and mixup.
+        max_problems: How many problems of the annotations are listed one by one.
+    """
+
+    def __init__(
+        self,
+        train: Reader,
+        val: Reader,
+        preprocess: Preprocess,
+        augment: Augment | None,
+        test: Reader | None = None,
+        batch_size: int = 16,
+        workers: int = 2,
+        cache: str = "none",
+        on_error: str = "skip",
+        seed: int = 0,
+        close_mosaic: int = 0,
+    ) -> None:
+        super().__init__()
+        self.readers = {"train": train, "val": val, "test": test}
+        self.preprocess, self.augment = preprocess, augment
+        self.batch_size, self.workers, self.cache, self.on_error, self.seed = batch_size, workers, cache, on_error, seed
+        self.close_mosaic = close_mosaic
+        self._annotated: dict[str, Annotated] = {}
+        self._datasets: dict[str, DetectionDataset] = {}
+
+    def annotated(self, split: str) -> Annotated:
+        """The pictures and boxes of a split, read once.
+
+        Raises:
+            ValueError: The split does not exist or has no usable picture.
+        """
+        if split not in self._annotated:
+            reader = self.readers.get(split)
+            if reader is None:
+                known = [name for name, found in self.readers.items() if found is not None]
+                raise ValueError(f"this data set has no split '{split}': it has {', '.join(known)}")
+            found = reader()
+            report_problems(split, found, self.on_error)
+            self._annotated[split] = found
+        return self._annotated[split]
+
+    def dataset(self, split: str) -> DetectionDataset:
+        """The data set of a split; only ``train`` is augmented."""
+        if split not in self._datasets:
+            augment = self.augment if split == "train" else None
+            self._datasets[split] = DetectionDataset(
+                self.annotated(split).records, self.preprocess, augment=augment, seed=self.seed, cache=self.cache
+            )
+        return self._datasets[split]
+
+    def setup(self, stage: str) -> None:
+        for split in {"fit": ("train", "val"), "validate": ("val",), "test": ("test",)}.get(stage, ()):
+            self.dataset(split)
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        dataset = self.dataset("train")
+        trainer = self.trainer
+        rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
+        sampler = EpochSampler(dataset, self.seed, rank, world, self.batch_size)
+        if trainer is not None:
+            sampler.set_epoch(trainer.current_epoch)
+            dataset.set_epoch(trainer.current_epoch)
+            sampler.skip = trainer.fit_loop.epoch_loop.batch_progress.current.ready  # not 0 only after a resume
+        full = len(sampler) // self.batch_size > 0
+        return self._loader(dataset, sampler, drop_last=full)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        return self._evaluation("val")
+
+    def test_dataloader(self) -> DataLoader[Batch]:
+        return self._evaluation("test")
+
+    def _evaluation(self, split: str) -> DataLoader[Batch]:
+        dataset = self.dataset(split)
+        trainer = self.trainer
+        rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
+        return self._loader(dataset, ShardedSampler(len(dataset), False, self.seed, rank, world), drop_last=False)
+
+    def _loader(self, dataset: DetectionDataset, sampler: Sampler[int], drop_last: bool) -> DataLoader[Batch]:
+        return DataLoader(
+            dataset,
+            batch_size=self.batch_size,
+            sampler=sampler,
+            drop_last=drop_last,
+            num_workers=self.workers,
+            persistent_workers=self.workers > 0,
+            prefetch_factor=4 if self.workers else None,
+            pin_memory=torch.cuda.is_available(),
+            collate_fn=collate,
+            generator=torch.Generator(),  # its own, so that loading never moves the random numbers of the network
+        )
+
+
+def report_problems(split: str, found: Annotated, on_error: str, shown: int = 20) -> None:
+    """Tell what the annotations of a split lost, before anything is trained on them.
+
+    Raises:
+        ValueError: Nothing usable is left, or there are problems and ``on_error`` is ``raise``.
+    """
+    for problem in found.problems[:shown]:
+        log.warning("%s: %s", split, problem)
+    if len(found.problems) > shown:
+        log.warning("%s: and %d more problems", split, len(found.problems) - shown)
+    boxes = sum(len(record.truth.labels) for record in found.records)
+    log.info("%s: %d pictures, %d boxes, %d problems", split, len(found.records), boxes, len(found.problems))
+    if found.problems and on_error == "raise":
+        raise ValueError(f"{split}: {len(found.problems)} problems in the annotations, the first: {found.problems[0]}")
+    if not found.records:
+        raise ValueError(f"{split}: no usable picture was found")

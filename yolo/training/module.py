@@ -1,0 +1,128 @@
+"""The only class that knows both PyTorch and Lightning: it fits a detector to a loss."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from yolo.checkpoint import Model, describe
+from yolo.data import to_float
+from yolo.evaluate import to_found
+from yolo.metrics import DetectionMetric
+from yolo.ops import detect
+from yolo.training.multiscale import MultiScale, resize_batch
+from yolo.training.schedule import parameter_groups
+from yolo.types import Batch
+
+Optimize = Callable[[Iterable[dict[str, object]]], Optimizer]
+Schedule = Callable[[Optimizer, int], LRScheduler]
+
+
+class DetectionModule(pl.LightningModule):
+    """Fits ``model`` to ``criterion`` and scores it.
+
+    Args:
+        model: The network, its class names and how its pictures are prepared.
+        criterion: Raw outputs, targets and input size to named loss terms; their sum is minimised.
+        metric: Scores detections in picture pixels.
+        optimizer: Makes an optimiser of parameter groups.
+        schedule: Makes a per-step schedule of an optimiser and the number of steps.
+        weight_decay: Of weights only: norms and biases have none.
+        multiscale: Draws training sizes; None trains at one size.
+        seed: Of the size draw.
+        score_threshold: Detections below do not reach the metric.
+        iou_threshold: Of the suppression before the metric.
+        max_detections: Kept a picture for the metric.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        criterion: nn.Module,
+        metric: DetectionMetric,
+        optimizer: Optimize,
+        schedule: Schedule,
+        weight_decay: float = 5e-4,
+        multiscale: MultiScale | None = None,
+        seed: int = 0,
+        score_threshold: float = 0.005,
+        iou_threshold: float = 0.5,
+        max_detections: int = 300,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.detector = model.detector
+        self.criterion = criterion
+        self.metric = metric
+        self.optimizer, self.schedule, self.weight_decay = optimizer, schedule, weight_decay
+        self.multiscale = multiscale if model.detector.fixed_size is None else None
+        self.seed = seed
+        self.suppression = {
+            "score_threshold": score_threshold,
+            "iou_threshold": iou_threshold,
+            "max_detections": max_detections,
+            "multi_label": True,
+        }
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        return self.detector(images)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        images, targets = to_float(batch.images), batch.targets
+        if self.multiscale is not None:
+            size = self.multiscale.draw(
+                self.model.preprocess.size,
+                self.detector.stride,
+                self.trainer.accumulate_grad_batches,
+                self.seed,
+                self.current_epoch,
+                batch_idx,
+            )
+            images, targets = resize_batch(images, targets, size)
+        images = images.contiguous(memory_format=torch.channels_last)
+        losses = self.criterion(self.detector(images), targets, (images.shape[2], images.shape[3]))
+        total = torch.stack(list(losses.values())).sum()
+        logged = {f"train/{name}": value.detach() for name, value in losses.items()} | {"train/loss": total.detach()}
+        self.log_dict(logged, on_step=True, on_epoch=True, prog_bar=True, batch_size=len(batch.images))
+        return total
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        images = to_float(batch.images).contiguous(memory_format=torch.channels_last)
+        detections = detect(self.detector(images), self.detector.specs, **self.suppression)
+        self.metric.update(to_found(detections, [m.placement for m in batch.meta]), [m.record for m in batch.meta])
+
+    def on_validation_epoch_end(self) -> None:
+        scores = self.metric.compute()
+        for name in ("map50", "map", "map75"):
+            self.log(f"val/{name}", float(scores[name]), prog_bar=name != "map75", rank_zero_only=False)
+        self.metric.reset()
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.optimizer(parameter_groups(self.detector, self.weight_decay))
+        schedule = self.schedule(optimizer, int(self.trainer.estimated_stepping_batches))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step", "name": "lr"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["yolo"] = describe(self.model)
+        checkpoint["rng"] = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            checkpoint["rng"]["cuda"] = torch.cuda.get_rng_state(self.device)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        trained, ours = checkpoint["yolo"], describe(self.model)
+        for key in ("recipe", "classes", "preprocess"):
+            if trained[key] != ours[key]:
+                raise ValueError(
+                    f"the checkpoint was trained with {key}={trained[key]}, this run has {key}={ours[key]}: "
+                    "resume with the same settings, or start a new run from its weights with weights="
+                )
+        if "raw_state_dict" in checkpoint:  # the file's state_dict is the average, see Ema
+            checkpoint["averaged_state_dict"] = checkpoint["state_dict"]
+            checkpoint["state_dict"] = checkpoint["raw_state_dict"]
+        torch.set_rng_state(checkpoint["rng"]["cpu"].cpu())
+        if self.device.type == "cuda" and "cuda" in checkpoint["rng"]:
+            torch.cuda.set_rng_state(checkpoint["rng"]["cuda"].cpu(), self.device)

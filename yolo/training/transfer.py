@@ -1,0 +1,117 @@
+"""Start from trained weights: what fits is taken, what does not is named, what is frozen is shown."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from yolo.models import darknet_layers
+from yolo.models.detector import Detector
+
+Mode = Literal["finetune", "freeze_backbone", "head_only"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One top-level part of the network in the table that training prints."""
+
+    part: str
+    loaded: int  # values taken from the source
+    skipped: int  # values that keep their fresh start
+    frozen: int  # values that training will not change
+
+
+def _parts(detector: Detector) -> list[tuple[str, nn.Module]]:
+    """The children of backbone and head, by their names in the state dict."""
+    halves = {"backbone": detector.backbone, "head": detector.head}
+    return [(f"{half}.{name}", child) for half, module in halves.items() for name, child in module.named_children()]
+
+
+def _by_name(source: Detector, target: Detector) -> dict[str, Tensor]:
+    theirs, ours = source.state_dict(), target.state_dict()
+    return {name: theirs[name] for name, value in ours.items() if name in theirs and theirs[name].shape == value.shape}
+
+
+def _by_order(source: Detector, target: Detector) -> dict[str, Tensor]:
+    """Pair the layers in cfg order, so that a cfg-built network can feed a native one and the other way round."""
+    names = {id(module): name for name, module in target.named_modules()}
+    found: dict[str, Tensor] = {}
+    for theirs, ours in zip(darknet_layers(source), darknet_layers(target), strict=False):
+        for one, other in zip(theirs, ours, strict=True):
+            if one is None or other is None:
+                continue
+            state = other.state_dict()
+            for name, value in one.state_dict().items():
+                if name in state and state[name].shape == value.shape:
+                    found[f"{names[id(other)]}.{name}"] = value
+    return found
+
+
+def transfer(source: Detector, target: Detector, mode: Mode = "finetune") -> tuple[list[Row], list[nn.Module]]:
+    """Copy every weight of ``source`` that has a place in ``target`` and freeze what ``mode`` says.
+
+    Args:
+        mode: ``finetune`` trains everything, ``freeze_backbone`` leaves the backbone as it came, ``head_only`` trains
+            nothing but the last layers.
+
+    Returns:
+        The table of what happened, and the modules whose batch norms must stay in evaluation mode.
+
+    Raises:
+        ValueError: Nothing fits: another architecture.
+    """
+    if mode not in ("finetune", "freeze_backbone", "head_only"):
+        raise ValueError(f"transfer={mode}: it is finetune, freeze_backbone or head_only")
+    same = source.recipe is not None and target.recipe is not None and source.recipe.name == target.recipe.name
+    taken = _by_name(source, target) if same else _by_order(source, target)
+    if not taken:
+        raise ValueError("none of the weights fits this model: it is another architecture")
+    with torch.no_grad():
+        state = target.state_dict()
+        for name, value in taken.items():
+            state[name].copy_(value)
+    frozen = freeze(target, mode)
+    return table(target, taken, frozen), frozen
+
+
+def freeze(detector: Detector, mode: Mode) -> list[nn.Module]:
+    """Take the gradient from what ``mode`` freezes; return the modules without any trainable weight."""
+    if mode == "finetune":
+        return []
+    kept = {id(p) for part in detector.head.predictors for p in part.parameters()}
+    parts = [detector.backbone] if mode == "freeze_backbone" else [detector.backbone, detector.head]
+    for part in parts:
+        for parameter in part.parameters():
+            parameter.requires_grad_(id(parameter) in kept)
+    predictors = {id(m) for part in detector.head.predictors for m in part.modules()}
+    return [
+        module
+        for part in parts
+        for module in part.modules()
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and id(module) not in predictors
+    ]
+
+
+def table(detector: Detector, taken: dict[str, Tensor], frozen: list[nn.Module]) -> list[Row]:
+    """Count per child of backbone and head what was loaded, skipped and frozen."""
+    rows = []
+    for part, module in _parts(detector):
+        values = {f"{part}.{name}": value for name, value in module.state_dict().items() if value.is_floating_point()}
+        loaded = sum(value.numel() for name, value in values.items() if name in taken)
+        total = sum(value.numel() for value in values.values())
+        still = sum(p.numel() for p in module.parameters() if not p.requires_grad)
+        rows.append(Row(part, loaded, total - loaded, still))
+    return rows
+
+
+def show(rows: list[Row]) -> None:
+    """Print the table of :func:`transfer`."""
+    grid = Table("part", "loaded", "skipped", "frozen", title="weights")
+    for row in rows:
+        grid.add_row(row.part, f"{row.loaded:,}", f"{row.skipped:,}", f"{row.frozen:,}")
+    loaded, skipped, frozen = (sum(column) for column in zip(*[(r.loaded, r.skipped, r.frozen) for r in rows], strict=True))
+    grid.add_row("all", f"{loaded:,}", f"{skipped:,}", f"{frozen:,}")
+    Console().print(grid)
