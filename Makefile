@@ -1,0 +1,32 @@
+# Two commands do all the set-up on a machine with Python, make and a compiler: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# The torch that is installed when none is there yet; any torch from 2.10 will do.
+TORCH ?= torch==2.14.1 torchvision==0.29.1
+
+.PHONY: demo test lint clean
+
+$(BIN)/.installed: pyproject.toml setup.py $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/*.cpp csrc/cuda/*.cu)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q "setuptools>=77" wheel
+	$(BIN)/python -c "import torch, torchvision" 2>/dev/null || $(BIN)/python -m pip install -q $(TORCH)
+	$(BIN)/python -m pip install -q --no-build-isolation -e ".[dev,export]"
+	touch $@
+
+demo: $(BIN)/.installed
+	$(BIN)/python tools/train.py experiment=demo hydra.run.dir=runs/demo/train
+	$(BIN)/python tools/val.py weights=runs/demo/train/best.ckpt data=digits split=test hydra.run.dir=runs/demo/val
+	$(BIN)/python tools/predict.py weights=runs/demo/train/best.ckpt source=.cache/digits/test hydra.run.dir=runs/demo/predict
+	@echo "checkpoint: runs/demo/train/best.ckpt"
+	@echo "metrics:    runs/demo/val/metrics.json"
+	@echo "pictures:   runs/demo/predict/"
+
+test: $(BIN)/.installed
+	$(BIN)/python -m pytest -q $(TESTS)
+
+lint: $(BIN)/.installed
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist runs .cache *.egg-info yolo/_C*.so

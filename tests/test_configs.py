@@ -1,0 +1,63 @@
+"""Everything shipped is trusted, composes and builds."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from yolo.models.detector import Detector
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+FILES = sorted(CONFIGS.rglob("*.yaml"))
+TRUSTED = ("yolo.", "torch.", "torchvision.", "torchmetrics.", "pytorch_lightning.")
+MODELS = sorted(p.stem for p in CONFIGS.glob("model/*.yaml"))
+DATA = sorted(p.stem for p in CONFIGS.glob("data/*.yaml") if p.stem != "base")
+EXPERIMENTS = sorted(p.stem for p in CONFIGS.glob("experiment/*.yaml"))
+
+
+def targets(node: object) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key == "_target_":
+                yield value
+            yield from targets(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from targets(value)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(CONFIGS)))
+def test_targets_are_trusted(path: Path) -> None:
+    found = list(targets(OmegaConf.to_container(OmegaConf.load(path))))
+    assert [name for name in found if not name.startswith(TRUSTED)] == []
+
+
+@pytest.mark.parametrize("model", [m for m in MODELS if m.startswith("yolo")])
+def test_model_config_gives_the_bare_module(model: str) -> None:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        cfg = compose("train", [f"model={model}", "model.num_classes=5", "model.width=0.125"])
+    detector = instantiate(cfg.model, _convert_="all")
+    assert isinstance(detector, Detector)
+    assert detector.num_classes == 5
+    detector.check_size(*cfg.preprocess.size)
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_data_config_composes(data: str) -> None:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        cfg = compose("train", [f"data={data}", "data.num_classes=3", "data.root=somewhere"])
+        parts = instantiate(cfg.data, _convert_="all")
+    assert callable(parts["train"])
+    assert cfg.model.num_classes == 3
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_experiment_composes(experiment: str) -> None:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        cfg = compose("train", [f"experiment={experiment}"])
+    assert "experiment" not in cfg
+    instantiate(cfg.optimizer, _convert_="all")
+    instantiate(cfg.schedule, _convert_="all")
