@@ -1,8 +1,8 @@
 """The one class that every network of this project is, native or built from a cfg."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 
@@ -56,13 +56,23 @@ class Detector(nn.Module):
         """Height and width of an input must be multiples of this."""
         return int(max(spec.stride for spec in self.specs))
 
+    @property
+    def predictors(self) -> list[nn.Conv2d | nn.Linear]:
+        """The last layer of each head, in the order of ``specs``."""
+        return list(cast("Iterable[nn.Conv2d | nn.Linear]", self.head.predictors))
+
     def check_size(self, height: int, width: int) -> None:
         """Raise ValueError if the network cannot take this input size."""
         if self.fixed_size is not None and (height, width) != self.fixed_size:
-            raise ValueError(f"this model takes only {self.fixed_size[0]}x{self.fixed_size[1]} pixels, got {height}x{width}")
+            raise ValueError(
+                f"this model takes only {self.fixed_size[0]}x{self.fixed_size[1]} pixels, got {height}x{width}"
+            )
         if height < self.stride or width < self.stride or height % self.stride or width % self.stride:
-            raise ValueError(f"the input size must be a multiple of {self.stride} (the stride), got {height}x{width}")
+            raise ValueError(
+                f"the input size must be a multiple of {self.stride} (the stride), got {height}x{width}"
+            )
 
     def forward(self, images: Tensor) -> list[Tensor]:
         """``[N, 3, H, W]`` to one raw output per head (:class:`yolo.ops.heads.HeadSpec` has the layouts)."""
+        self.check_size(images.shape[-2], images.shape[-1])
         return self.head(self.backbone(images))
