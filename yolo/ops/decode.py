@@ -1,12 +1,14 @@
 """Raw head outputs to boxes and scores: YOLOv1 grid, YOLOv2 region, YOLOv3 and v4 heads."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from yolo.ops.heads import HeadSpec
-from yolo.ops.layout import check_heads
+from yolo.ops.layout import check_heads, count_boxes, pack, unpack
+from yolo.ops.library import library, register
 
 SIZE_LIMIT = 16.0  # exp(16) anchors are 1e7 pixels: far beyond any picture, and areas stay finite in fp32
 
@@ -27,7 +29,9 @@ def decode(logits: Sequence[Tensor], specs: Sequence[HeadSpec]) -> tuple[Tensor,
         ValueError: Outputs and descriptions do not fit together.
     """
     check_heads(logits, specs)
-    return decode_reference(logits, specs)
+    if logits[0].dtype == torch.float64:  # for checking gradients; kernels compute in float32
+        return decode_reference(logits, specs)
+    return torch.ops.yolo.decode_boxes.default(list(logits), *pack(tuple(specs)))
 
 
 def decode_reference(logits: Sequence[Tensor], specs: Sequence[HeadSpec]) -> tuple[Tensor, Tensor]:
@@ -54,7 +58,9 @@ def _decode_cells(x: Tensor, spec: HeadSpec) -> tuple[Tensor, Tensor]:
     anchors, classes = spec.num_anchors, spec.num_classes
     x = x.reshape(n, anchors, 5 + classes, height, width)
     t_xy, t_wh, objectness, probability = x.split((2, 2, 1, classes), dim=2)
-    prior = torch.tensor(spec.anchors, dtype=x.dtype, device=x.device).reshape(anchors, 2, 1, 1)
+    # filled rather than torch.tensor(...): no copy from the host, and plain operators for an exported graph
+    prior = torch.cat([x.new_full((1,), length) for anchor in spec.anchors for length in anchor])
+    prior = prior.reshape(anchors, 2, 1, 1)
     if spec.squared:  # new_coords=1: the convolution below has been through the logistic
         size = (2.0 * t_wh) ** 2 * prior
     else:
@@ -89,3 +95,43 @@ def _decode_grid(x: Tensor, spec: HeadSpec) -> tuple[Tensor, Tensor]:
     boxes = _corners(cx, cy, size[..., 0] * pixels, size[..., 1] * pixels)
     scores = confidence.reshape(n, cells, per_cell, 1) * probability
     return boxes.reshape(n, cells * per_cell, 4), scores.reshape(n, cells * per_cell, classes)
+
+
+def decode_boxes_reference(
+    logits: Sequence[Tensor], layout: Sequence[int], numbers: Sequence[float]
+) -> tuple[Tensor, Tensor]:
+    """``yolo::decode_boxes`` in plain PyTorch; what ``run_decompositions`` puts into an exported graph."""
+    specs = unpack(layout, numbers)
+    check_heads(logits, specs)
+    return decode_reference(logits, specs)
+
+
+def _fake(logits: Sequence[Tensor], layout: Sequence[int], numbers: Sequence[float]) -> tuple[Tensor, Tensor]:
+    specs = unpack(layout, numbers)
+    check_heads(logits, specs)
+    total = sum(count_boxes(x, spec) for x, spec in zip(logits, specs, strict=True))
+    n, classes = logits[0].shape[0], specs[0].num_classes
+    boxes = logits[0].new_empty((n, total, 4), dtype=torch.float32)
+    return boxes, logits[0].new_empty((n, total, classes), dtype=torch.float32)
+
+
+def _save_inputs(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    logits, ctx.layout, ctx.numbers = inputs
+    ctx.save_for_backward(*logits)
+
+
+def _backward(ctx: Any, grad_boxes: Tensor, grad_scores: Tensor) -> tuple[list[Tensor], None, None]:
+    """Differentiate the reference."""
+    with torch.enable_grad():
+        logits = [x.detach().requires_grad_() for x in ctx.saved_tensors]
+        outputs = decode_boxes_reference(logits, ctx.layout, ctx.numbers)
+    return list(torch.autograd.grad(outputs, logits, (grad_boxes, grad_scores))), None, None
+
+
+register(
+    "decode_boxes",
+    "(Tensor[] logits, int[] layout, float[] numbers) -> (Tensor boxes, Tensor scores)",
+    decode_boxes_reference,
+    _fake,
+)
+torch.library.register_autograd("yolo::decode_boxes", _backward, setup_context=_save_inputs, lib=library)

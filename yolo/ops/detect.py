@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from yolo.ops.decode import decode_reference
+from yolo.ops.decode import decode_boxes_reference
 from yolo.ops.heads import HeadSpec
-from yolo.ops.layout import check_heads
-from yolo.ops.nms import greedy
+from yolo.ops.layout import check_heads, check_limits, pack, unpack
+from yolo.ops.library import register, register_without_gradient
+from yolo.ops.nms import empty_result, greedy
 from yolo.types import Detections
 
 
@@ -42,16 +43,18 @@ def detect(
         ValueError: Outputs and descriptions do not fit together, or a number is out of range.
     """
     check_heads(logits, specs)
-    return Detections(
-        *detect_reference(
-            logits, specs, score_threshold, iou_threshold, max_detections, multi_label, class_agnostic
-        )
-    )
+    check_limits(score_threshold, iou_threshold, max_detections)
+    options = (score_threshold, iou_threshold, max_detections, multi_label, class_agnostic)
+    layout, numbers = pack(tuple(specs))
+    if logits[0].dtype == torch.float64:  # kernels compute in float32
+        return Detections(*detect_reference(logits, layout, numbers, *options))
+    return Detections(*torch.ops.yolo.detect.default(list(logits), layout, numbers, *options))
 
 
 def detect_reference(
     logits: Sequence[Tensor],
-    specs: Sequence[HeadSpec],
+    layout: Sequence[int],
+    numbers: Sequence[float],
     score_threshold: float,
     iou_threshold: float,
     max_detections: int,
@@ -59,13 +62,10 @@ def detect_reference(
     class_agnostic: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """:func:`detect` in plain PyTorch."""
-    boxes, scores = decode_reference(logits, specs)
-    n = boxes.shape[0]
-    out_boxes = boxes.new_zeros((n, max_detections, 4), dtype=torch.float32)
-    out_scores = boxes.new_zeros((n, max_detections), dtype=torch.float32)
-    out_labels = boxes.new_zeros((n, max_detections), dtype=torch.int64)
-    count = boxes.new_zeros((n,), dtype=torch.int64)
-    for image in range(n):
+    check_limits(score_threshold, iou_threshold, max_detections)
+    boxes, scores = decode_boxes_reference(logits, layout, numbers)
+    out_boxes, out_scores, out_labels, count = empty_result(boxes, max_detections)
+    for image in range(len(boxes)):
         value = scores[image].float()
         candidate = (value > score_threshold) & boxes[image].isfinite().all(dim=-1, keepdim=True)
         value = value.masked_fill(
@@ -90,3 +90,28 @@ def detect_reference(
         )
         count[image] = k
     return out_boxes, out_scores, out_labels, count
+
+
+def _fake(
+    logits: Sequence[Tensor],
+    layout: Sequence[int],
+    numbers: Sequence[float],
+    score_threshold: float,
+    iou_threshold: float,
+    max_detections: int,
+    multi_label: bool,
+    class_agnostic: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    check_heads(logits, unpack(layout, numbers))
+    return empty_result(logits[0], max_detections)
+
+
+register(
+    "detect",
+    "(Tensor[] logits, int[] layout, float[] numbers, float score_threshold, float iou_threshold, "
+    "int max_detections, bool multi_label, bool class_agnostic) "
+    "-> (Tensor boxes, Tensor scores, Tensor labels, Tensor count)",
+    detect_reference,
+    _fake,
+)
+register_without_gradient("detect")

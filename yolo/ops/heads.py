@@ -47,7 +47,9 @@ class HeadSpec:
             raise ValueError(f"a head needs at least one class, got num_classes={self.num_classes}")
         if self.kind == "grid":
             if self.side < 1 or self.boxes_per_cell < 1:
-                raise ValueError(f"a grid head needs side and boxes_per_cell, got {self.side} and {self.boxes_per_cell}")
+                raise ValueError(
+                    f"a grid head needs side and boxes_per_cell, got {self.side} and {self.boxes_per_cell}"
+                )
             return
         if not self.mask:
             raise ValueError(f"a {self.kind} head needs at least one anchor, got none")

@@ -1,5 +1,6 @@
 """Head descriptions as the plain numbers that an operator's schema can carry, and the checks on them."""
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -10,12 +11,15 @@ from yolo.ops.heads import HeadSpec
 
 KINDS = ("grid", "region", "yolo")
 INTS = 7  # per head: kind, classes, A, side, softmax, squared, sqrt
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # float64: references only
 
 
-@lru_cache(maxsize=64)
 def pack(specs: tuple[HeadSpec, ...]) -> tuple[list[int], list[float]]:
     """Flatten ``specs``: per head seven integers, and stride, xy_scale and anchors (w, h; pixels)."""
+    return _pack(specs) if torch.compiler.is_compiling() else _pack_once(specs)
+
+
+def _pack(specs: tuple[HeadSpec, ...]) -> tuple[list[int], list[float]]:
     layout: list[int] = []
     numbers: list[float] = []
     for spec in specs:
@@ -24,6 +28,9 @@ def pack(specs: tuple[HeadSpec, ...]) -> tuple[list[int], list[float]]:
         numbers += [float(spec.stride), float(spec.xy_scale)]
         numbers += [float(length) for anchor in spec.anchors for length in anchor]
     return layout, numbers
+
+
+_pack_once = lru_cache(maxsize=64)(_pack)  # torch.compile warns about caches, eager calls want one
 
 
 def unpack(layout: Sequence[int], numbers: Sequence[float]) -> list[HeadSpec]:
@@ -58,6 +65,20 @@ def count_boxes(logits: Tensor, spec: HeadSpec) -> int:
     if spec.kind == "grid":
         return spec.side * spec.side * spec.boxes_per_cell
     return spec.num_anchors * logits.shape[2] * logits.shape[3]
+
+
+def check_limits(score_threshold: float, iou_threshold: float, max_detections: int) -> None:
+    """Refuse thresholds and sizes that cannot be meant.
+
+    Raises:
+        ValueError: With the number and its range.
+    """
+    if math.isnan(score_threshold):
+        raise ValueError("score_threshold must be a number, got NaN")
+    if not 0.0 <= iou_threshold <= 1.0:
+        raise ValueError(f"iou_threshold must lie between 0 and 1, got {iou_threshold}")
+    if max_detections < 1:
+        raise ValueError(f"max_detections must be at least 1, got {max_detections}")
 
 
 def check_heads(logits: Sequence[Tensor], specs: Sequence[HeadSpec]) -> None:

@@ -1,8 +1,16 @@
-"""The operator library ``yolo::`` and its compiled half: absent is fine, broken is loud."""
+"""The operator library ``yolo::`` and its compiled half: absent is fine, broken is loud.
+
+Every operator has a schema and a PyTorch reference, registered for any device; the compiled CPU and CUDA
+kernels take precedence where they are built. Autocast needs no rule of its own: the operators take half
+precision as it comes and compute in float32, so casting their inputs first would only add a pass.
+"""
 
 import importlib
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import torch
+from torch import Tensor
 
 library = torch.library.Library("yolo", "DEF")
 
@@ -15,11 +23,35 @@ def load_extension() -> bool:
     """
     try:
         importlib.import_module("yolo._C")
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name != "yolo._C":
+            raise
         return False  # every operator keeps its PyTorch reference
     return True
+
+
+def register(name: str, schema: str, reference: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Define ``yolo::name`` with its reference for every device and its shapes."""
+    library.define(f"{name}{schema}")
+    torch.library.register_kernel(f"yolo::{name}", None, reference, lib=library)
+    torch.library.register_fake(f"yolo::{name}", fake, lib=library)
+
+
+def register_without_gradient(name: str) -> None:
+    """Say that no result of ``yolo::name`` can be differentiated, so that ``backward`` refuses them."""
+
+    def mark(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output)
+
+    def backward(ctx: Any, *grads: Tensor) -> NoReturn:
+        raise RuntimeError(f"yolo::{name} has no gradient; train through yolo.ops.decode")
+
+    torch.library.register_autograd(f"yolo::{name}", backward, setup_context=mark, lib=library)
 
 
 def has_kernel(name: str, device: str) -> bool:
     """Whether ``yolo::name`` has a compiled kernel for ``device``, "cpu" or "cuda"."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(f"yolo::{name}", device.upper())
+
+
+load_extension()

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from yolo.ops.layout import DTYPES, check_limits
+from yolo.ops.library import register, register_without_gradient
 from yolo.types import Detections
 
 CHUNK = 256  # candidates compared at a time; bounds the memory of a picture with any number of them
@@ -21,8 +23,8 @@ def nms(
     """Keep the best box of every cluster of one class.
 
     A candidate has a finite box and a score above ``score_threshold``; it falls to a better one of its class
-    when their IoU is above ``iou_threshold``. Equal scores: the lower index is the better one. Boxes whose right
-    edge lies left of their left edge have no area and no overlap.
+    when their IoU is above ``iou_threshold``. Equal scores: the lower index is the better one. Boxes whose
+    right edge lies left of their left edge have no area and no overlap.
 
     Args:
         boxes: ``[N, M, 4]`` x1, y1, x2, y2.
@@ -39,8 +41,40 @@ def nms(
     Raises:
         ValueError: Shapes, types or numbers out of range.
     """
-    return Detections(
-        *nms_reference(boxes, scores, labels, iou_threshold, score_threshold, max_detections, class_agnostic)
+    check_boxes(boxes, scores, labels)
+    check_limits(score_threshold, iou_threshold, max_detections)
+    options = (iou_threshold, score_threshold, max_detections, class_agnostic)
+    return Detections(*torch.ops.yolo.nms.default(boxes, scores, labels, *options))
+
+
+def check_boxes(boxes: Tensor, scores: Tensor, labels: Tensor) -> None:
+    """Refuse boxes, scores and labels that do not fit together.
+
+    Raises:
+        ValueError: With what came and what was wanted.
+    """
+    if boxes.dim() != 3 or boxes.shape[2] != 4:
+        raise ValueError(f"boxes must be [N, M, 4], got {list(boxes.shape)}")
+    for name, tensor in (("scores", scores), ("labels", labels)):
+        if tensor.shape != boxes.shape[:2]:
+            raise ValueError(f"{name} must be {list(boxes.shape[:2])} like boxes, got {list(tensor.shape)}")
+        if tensor.device != boxes.device:
+            raise ValueError(f"{name} must be on {boxes.device} like boxes, got {tensor.device}")
+    for name, tensor in (("boxes", boxes), ("scores", scores)):
+        if tensor.dtype not in DTYPES:
+            raise ValueError(f"{name} must be float16, bfloat16 or float32, got {tensor.dtype}")
+    if labels.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"labels must be int64, got {labels.dtype}")
+
+
+def empty_result(like: Tensor, max_detections: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Boxes, scores, labels and count with room for ``max_detections`` in each of ``len(like)`` pictures."""
+    n = like.shape[0]
+    return (
+        like.new_zeros((n, max_detections, 4), dtype=torch.float32),
+        like.new_zeros((n, max_detections), dtype=torch.float32),
+        like.new_zeros((n, max_detections), dtype=torch.int64),
+        like.new_zeros((n,), dtype=torch.int64),
     )
 
 
@@ -54,13 +88,11 @@ def nms_reference(
     class_agnostic: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """:func:`nms` in plain PyTorch."""
-    n = boxes.shape[0]
-    out_boxes = boxes.new_zeros((n, max_detections, 4), dtype=torch.float32)
-    out_scores = boxes.new_zeros((n, max_detections), dtype=torch.float32)
-    out_labels = boxes.new_zeros((n, max_detections), dtype=torch.int64)
-    count = boxes.new_zeros((n,), dtype=torch.int64)
+    check_boxes(boxes, scores, labels)
+    check_limits(score_threshold, iou_threshold, max_detections)
+    out_boxes, out_scores, out_labels, count = empty_result(boxes, max_detections)
     boxes, scores = boxes.float(), scores.float()
-    for image in range(n):
+    for image in range(len(boxes)):
         candidate = (scores[image] > score_threshold) & boxes[image].isfinite().all(dim=-1)
         index = candidate.nonzero().squeeze(1)
         order = index[scores[image, index].argsort(descending=True, stable=True)]
@@ -102,3 +134,27 @@ def overlaps(boxes: Tensor, labels: Tensor, first: Tensor, second: Tensor, thres
     size_a, size_b = (a[..., 2:] - a[..., :2]).clamp(min=0), (b[..., 2:] - b[..., :2]).clamp(min=0)
     union = size_a[..., 0] * size_a[..., 1] + size_b[..., 0] * size_b[..., 1] - intersection
     return (intersection > threshold * union) & (labels[first, None] == labels[None, second])
+
+
+def _fake(
+    boxes: Tensor,
+    scores: Tensor,
+    labels: Tensor,
+    iou_threshold: float,
+    score_threshold: float,
+    max_detections: int,
+    class_agnostic: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    check_boxes(boxes, scores, labels)
+    return empty_result(boxes, max_detections)
+
+
+register(
+    "nms",
+    "(Tensor boxes, Tensor scores, Tensor labels, float iou_threshold, float score_threshold, "
+    "int max_detections, bool class_agnostic) "
+    "-> (Tensor boxes, Tensor scores, Tensor labels, Tensor count)",
+    nms_reference,
+    _fake,
+)
+register_without_gradient("nms")
