@@ -1,23 +1,38 @@
 """Networks: plain nn.Modules that turn images into raw head outputs."""
 
+from yolo.models.backbones import cspdarknet53, darknet19, darknet53
 from yolo.models.build import build
 from yolo.models.classifier import Classifier
 from yolo.models.detector import Detector, Recipe
 from yolo.models.layers import darknet_layers
+from yolo.models.measure import Parts, count_floats, flops, parts
 from yolo.models.recipe import published
+from yolo.models.v1 import yolov1, yolov1_tiny
 from yolo.models.v2 import yolov2, yolov2_tiny
 from yolo.models.v3 import yolov3, yolov3_spp, yolov3_tiny
+from yolo.models.v4 import yolov4, yolov4_tiny
 
 __all__ = [
     "Classifier",
     "Detector",
+    "Parts",
     "Recipe",
     "build",
+    "count_floats",
+    "cspdarknet53",
+    "darknet19",
+    "darknet53",
     "darknet_layers",
+    "flops",
+    "parts",
     "published",
+    "yolov1",
+    "yolov1_tiny",
     "yolov2",
     "yolov2_tiny",
     "yolov3",
     "yolov3_spp",
     "yolov3_tiny",
+    "yolov4",
+    "yolov4_tiny",
 ]

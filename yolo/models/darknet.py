@@ -53,6 +53,39 @@ class Darknet19(nn.Module):
         return maps[-2:]
 
 
+class Extraction(nn.Module):
+    """The first 20 convolutions of YOLOv1, pretrained as ``extraction.cfg`` (arXiv:1506.02640, sec. 2.1).
+
+    Returns the map of stride 32.
+    """
+
+    strides = (32,)
+
+    def __init__(self, width: float = 1.0) -> None:
+        super().__init__()
+        stem = ConvBnAct(3, scaled(64, width), 7, stride=2)
+        stages: list[nn.Module] = [stem]
+        channels = scaled(64, width)
+        for outs, first in (
+            ((192,), 3),
+            ((128, 256, 256, 512), 1),
+            ((256, 512, 256, 512, 256, 512, 256, 512, 512, 1024), 1),
+            ((512, 1024, 512, 1024), 1),
+        ):
+            sizes = [first if index % 2 == 0 else 3 for index in range(len(outs))]
+            stages.append(alternating(channels, [scaled(out, width) for out in outs], sizes))
+            channels = scaled(outs[-1], width)
+        self.stages = nn.ModuleList(stages)
+        self.pool = MaxPool(2, 2)
+        self.out_channels = (channels,)
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        x = images
+        for index, stage in enumerate(self.stages):
+            x = stage(self.pool(x) if index else x)
+        return [x]
+
+
 class Darknet53(nn.Module):
     """A stem and five stages of residuals (arXiv:1804.02767, table 1). Returns the maps of stride 8, 16 and 32."""
 

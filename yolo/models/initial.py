@@ -42,6 +42,7 @@ def initialise_detector(detector: Detector) -> None:
         # a grid head reads a whole picture, thousands of values: its outputs should vary by a tenth, too
         std = 0.1 / math.sqrt(predictor.weight[0].numel()) if spec.kind == "grid" else PREDICTOR_STD
         nn.init.normal_(predictor.weight, std=std)
+        assert predictor.bias is not None
         with torch.no_grad():
             predictor.bias.copy_(prior_bias(spec))
 
