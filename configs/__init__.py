@@ -1,0 +1,1 @@
+"""The Hydra groups; in an installation this folder is the package yolo.configs."""
