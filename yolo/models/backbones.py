@@ -1,4 +1,4 @@
-"""The backbones with a classifier's end, as published for ImageNet (darknet19.cfg, darknet53.cfg, csdarknet53-omega.cfg)."""
+"""The backbones with a classifier's end, as published for ImageNet."""
 
 from yolo.models.classifier import Classifier
 from yolo.models.cspdarknet import CspDarknet53

@@ -1,4 +1,4 @@
-"""The backbones of YOLOv4: cross-stage partial networks (arXiv:1911.11929), in the order of the published cfg."""
+"""The backbones of YOLOv4: cross-stage partial networks (arXiv:1911.11929), in cfg order."""
 
 from collections.abc import Sequence
 
@@ -63,7 +63,7 @@ class CspDarknet53(nn.Module):
 
 
 class CspTinyBlock(nn.Module):
-    """Four convolutions, three of them on the second half of the channels (Darknet's ``groups=2, group_id=1``).
+    """Four convolutions, two of them on the second half of the channels (``groups=2, group_id=1``).
 
     Returns the output, twice as many channels as ``channels``, and the map before the outer concatenation.
     """
@@ -84,7 +84,7 @@ class CspTinyBlock(nn.Module):
 
 
 class CspDarknetTiny(nn.Module):
-    """Two convolutions of stride 2, three blocks with max-pools, one more convolution: yolov4-tiny.cfg, layers 0 to 26.
+    """Two strided convolutions, three blocks with max-pools, one more: yolov4-tiny.cfg, layers 0 to 26.
 
     Returns the maps of stride 16 and 32.
     """

@@ -87,7 +87,10 @@ class Extraction(nn.Module):
 
 
 class Darknet53(nn.Module):
-    """A stem and five stages of residuals (arXiv:1804.02767, table 1). Returns the maps of stride 8, 16 and 32."""
+    """A stem and five stages of residuals (arXiv:1804.02767, table 1).
+
+    Returns the maps of stride 8, 16 and 32.
+    """
 
     strides = (8, 16, 32)
 

@@ -20,12 +20,12 @@ class Recipe:
 class Detector(nn.Module):
     """Images to raw head outputs. Knows nothing of losses or training.
 
-    Sub-modules are registered in the order of the published cfg, so that Darknet weights load by walking them.
+    Sub-modules are registered in the order of the published cfg: Darknet weights load by walking them.
 
     Args:
         backbone: Images ``[N, 3, H, W]`` (RGB, 0 to 1) to the feature maps that ``head`` reads.
-        head: Feature maps to one raw output per spec, in the order of ``specs``; has ``predictors``, the list of
-            its last layers.
+        head: Feature maps to one raw output per spec, in the order of ``specs``; has ``predictors``, the list
+            of its last layers.
         specs: How each output is read.
         generation: ``v1`` to ``v4``: which published loss belongs to it.
         fixed_size: Height and width, where the network takes only one (v1).
@@ -65,7 +65,7 @@ class Detector(nn.Module):
         """Raise ValueError if the network cannot take this input size."""
         if self.fixed_size is not None and (height, width) != self.fixed_size:
             raise ValueError(
-                f"this model takes only {self.fixed_size[0]}x{self.fixed_size[1]} pixels, got {height}x{width}"
+                f"this model takes only {self.fixed_size[0]}x{self.fixed_size[1]}, got {height}x{width}"
             )
         if height < self.stride or width < self.stride or height % self.stride or width % self.stride:
             raise ValueError(

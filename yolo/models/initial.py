@@ -19,9 +19,9 @@ NOMINAL_SIDE = 416
 
 
 def initialise(module: nn.Module) -> None:
-    """He weights for every layer (arXiv:1502.01852, eq. 14), zero biases, batch norms that change nothing yet.
+    """He weights for every layer (arXiv:1502.01852, eq. 14), zero biases, neutral batch norms.
 
-    Darknet starts the same way (``convolutional_layer.c``), except that its running variance begins at 0, not 1.
+    Darknet starts the same way (``convolutional_layer.c``), but its running variance begins at 0, here at 1.
     """
     for layer, norm in darknet_layers(module):
         kernel = layer.weight[0, 0] if isinstance(layer, Local) else layer.weight[0]
@@ -33,9 +33,9 @@ def initialise(module: nn.Module) -> None:
 
 
 def initialise_detector(detector: Detector) -> None:
-    """:func:`initialise`, then small last layers whose biases say how rare an object is (arXiv:1708.02002, sec. 4.1).
+    """:func:`initialise`, then small last layers with biases at the prior (arXiv:1708.02002, sec. 4.1).
 
-    Without that the empty cells, which are nearly all, swamp the first thousand steps.
+    Otherwise the empty cells, which are nearly all, swamp the first thousand steps.
     """
     initialise(detector)
     for predictor, spec in zip(detector.predictors, detector.specs, strict=True):
@@ -50,9 +50,10 @@ def initialise_detector(detector: Detector) -> None:
 def prior_bias(spec: HeadSpec) -> Tensor:
     """Bias of a last layer: every class equally likely, objects rare, boxes in mid-cell of the anchor's size.
 
-    For a region head the objectness is ``REGION_OBJECTNESS``: its squared error stays small whatever the number of
-    cells. A yolo head pays a cross-entropy in each of its cells, so there the chance is ``OBJECTS_PER_HEAD`` spread
-    over the cells of a usual picture. A grid head is linear; its boxes start in mid-cell, a quarter of the picture.
+    For a region head the objectness is ``REGION_OBJECTNESS``: its squared error stays small whatever the
+    number of cells. A yolo head pays a cross-entropy in each of its cells, so there the chance is
+    ``OBJECTS_PER_HEAD`` spread over the cells of a usual picture. A grid head is linear; its boxes start in
+    mid-cell, a quarter of the picture.
 
     Returns:
         ``[spec.channels]`` float32, in the layout of :class:`yolo.ops.heads.HeadSpec`.

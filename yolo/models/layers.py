@@ -30,8 +30,8 @@ def activation(name: Activation) -> nn.Module:
 class ConvBnAct(nn.Module):
     """Convolution, batch norm, activation: ``[convolutional]`` with ``batch_normalize=1`` and ``pad=1``.
 
-    The only place where the three meet, so that norm and activation can be replaced by one fused operator that
-    reads the same parameters.
+    The only place where the three meet, so that norm and activation can be replaced by one fused operator
+    that reads the same parameters.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ConvBnAct(nn.Module):
 
 
 class Residual(nn.Module):
-    """``x + f(x)`` with f = 1x1 to ``hidden`` channels, 3x3 back: Darknet's ``[shortcut]`` of two convolutions."""
+    """``x + f(x)``, f = 1x1 to ``hidden`` channels and 3x3 back: Darknet's ``[shortcut]``."""
 
     def __init__(self, channels: int, hidden: int, act: Activation = "leaky") -> None:
         super().__init__()
@@ -66,9 +66,9 @@ class Residual(nn.Module):
 class MaxPool(nn.Module):
     """Maximum over windows with Darknet's padding (``maxpool_layer.c``).
 
-    ``padding`` pixels in all, by default ``size - 1``, the smaller half of them left and above; what lies outside
-    is never the maximum. So size 2, stride 1 keeps the size and looks right and down, and size 2, stride 2 rounds
-    an odd size up.
+    ``padding`` pixels in all, by default ``size - 1``, the smaller half of them left and above; what lies
+    outside is never the maximum. So size 2, stride 1 keeps the size and looks right and down, and size 2,
+    stride 2 rounds an odd size up.
     """
 
     def __init__(self, size: int, stride: int, padding: int | None = None) -> None:
@@ -95,7 +95,7 @@ class MaxPool(nn.Module):
 
 
 class SpatialPyramid(nn.Module):
-    """Maxima over 13, 9 and 5 pixels beside the input itself (SPP, arXiv:2004.10934, sec. 3.4): 4 times the channels."""
+    """Maxima over 13, 9 and 5 pixels beside the input: 4 times the channels (arXiv:2004.10934, sec. 3.4)."""
 
     def __init__(self, sizes: tuple[int, ...] = (13, 9, 5)) -> None:
         super().__init__()
@@ -118,9 +118,9 @@ class Reorg(nn.Module):
     Args:
         stride: s.
         order: ``space_to_depth`` puts pixel (dy, dx) of each s x s block of channel c into channel
-            ``(dy * s + dx) * C + c`` (``reorg3d``). ``darknet`` is what ``[reorg]`` does and what the published
-            YOLOv2 weights expect: the same move on the memory of the input read as ``[C / s / s, H * s, W * s]``,
-            the result read as the output's shape (``blas.c:reorg_cpu``).
+            ``(dy * s + dx) * C + c`` (``reorg3d``). ``darknet`` is what ``[reorg]`` does and the published
+            YOLOv2 weights expect: the same move with the memory of the input taken for
+            ``[C / s / s, H * s, W * s]`` (``blas.c:reorg_cpu``).
     """
 
     def __init__(self, stride: int = 2, order: Order = "darknet") -> None:
@@ -146,12 +146,13 @@ class Reorg(nn.Module):
 class Local(nn.Module):
     """A convolution with weights of its own at every position (Darknet's ``[local]``, ``local_layer.c``).
 
-    ``weight`` is ``[positions, out_channels, in_channels, k, k]`` and ``bias`` ``[out_channels, height, width]`` of
-    the output, both as they lie in a weights file.
+    ``weight`` is ``[positions, out_channels, in_channels, k, k]`` and ``bias`` ``[out_channels, height,
+    width]`` of the output, both as they lie in a weights file.
 
     Args:
         size: Height and width of the input, which is the only one it takes.
-        padding: Zeros at the start of each axis. With any, the output has ``(size - 1) // stride + 1`` positions.
+        padding: Zeros at the start of each axis. With any, the output has ``(size - 1) // stride + 1``
+            positions.
     """
 
     def __init__(
@@ -207,7 +208,7 @@ Norm = nn.BatchNorm1d | nn.BatchNorm2d
 
 
 def darknet_layers(module: nn.Module) -> Iterator[tuple[Weighted, Norm | None]]:
-    """Every layer with weights and the batch norm that replaces its bias, in the order of a Darknet weights file."""
+    """Every layer with weights and the batch norm in place of its bias, in the order of a weights file."""
     waiting: Weighted | None = None
     for child in module.modules():
         if isinstance(child, nn.Conv2d | nn.Linear | Local):

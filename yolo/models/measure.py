@@ -40,8 +40,8 @@ def count_floats(network: nn.Module) -> int:
 def flops(network: Network, height: int, width: int) -> float:
     """Twice the multiply-adds of all convolutions, local and linear layers for one picture.
 
-    Nothing is computed: the network runs on the meta device. Batch norms, activations and pools are left out; Darknet
-    prints a little more, since it counts its max-pools and shortcuts.
+    Nothing is computed: the network runs on the meta device. Batch norms, activations and pools are left out;
+    Darknet prints a little more, since it counts its max-pools and shortcuts.
     """
     total = 0
 

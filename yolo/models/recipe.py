@@ -19,7 +19,7 @@ Network = TypeVar("Network", Detector, Classifier)
 
 
 def published(function: Callable[P, Network]) -> Callable[P, Network]:
-    """For a function that puts a network together: gives it its first weights and records how to build it again."""
+    """For a function that puts a network together: adds first weights and the recipe to build it again."""
     signature = inspect.signature(function)
 
     @wraps(function)

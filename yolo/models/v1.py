@@ -1,4 +1,4 @@
-"""YOLOv1 as its authors last published it (arXiv:1506.02640; yolov1.cfg, yolov1-tiny.cfg): one input size only."""
+"""YOLOv1 and its tiny form (arXiv:1506.02640; yolov1.cfg, yolov1-tiny.cfg): one input size only."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ STRIDE = 64
 
 
 class LocalHead(nn.Module):
-    """Four convolutions down to stride 64, a locally connected layer, dropout, one linear layer over everything."""
+    """Four convolutions, a locally connected layer at stride 64, dropout, a linear layer over everything."""
 
     def __init__(self, in_channels: int, side: int, out_features: int, width: float, dropout: float) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def yolov1(
     Args:
         num_classes: C.
         width: Scales the channels.
-        image_size: Height and width of the input, pixels: equal, a multiple of 64, and the only size it takes.
+        image_size: Height and width of the input, pixels: equal, multiples of 64, the only size it takes.
         boxes_per_cell: B of the paper, which has 2.
         dropout: Share of the local layer's output that a training step leaves out.
     """

@@ -13,7 +13,7 @@ STRIDE = 32
 
 
 def _pixels(*cells: float) -> Anchors:
-    """Published anchors, in cells, as width and height in pixels: exact, since the stride is a power of two."""
+    """Published anchors, in cells, as pairs in pixels: exact, since the stride is a power of two."""
     return tuple((w * STRIDE, h * STRIDE) for w, h in zip(cells[::2], cells[1::2], strict=True))
 
 
@@ -76,7 +76,7 @@ def yolov2(
 
     Args:
         num_classes: C.
-        anchors: Width and height of each prior in pixels of the input; None for the published ``COCO_ANCHORS``.
+        anchors: Width and height of each prior in pixels of the input; None for ``COCO_ANCHORS``.
         width: Scales the channels.
         reorg: How the finer map is folded in: ``darknet`` for the published weights, or ``space_to_depth``.
     """
@@ -91,11 +91,11 @@ def yolov2(
 def yolov2_tiny(
     num_classes: int = 80, anchors: PlainAnchors | None = None, width: float = 1.0, hidden: int = 512
 ) -> Detector:
-    """``yolov2-tiny.cfg``; with 20 classes, ``TINY_VOC_ANCHORS`` and ``hidden=1024`` also ``yolov2-tiny-voc.cfg``.
+    """``yolov2-tiny.cfg``; ``yolov2-tiny-voc.cfg`` has 20 classes, ``TINY_VOC_ANCHORS`` and ``hidden=1024``.
 
     Args:
         num_classes: C.
-        anchors: Width and height of each prior in pixels of the input; None for the published ``COCO_ANCHORS``.
+        anchors: Width and height of each prior in pixels of the input; None for ``COCO_ANCHORS``.
         width: Scales the channels.
         hidden: Channels of the head's convolution, before scaling.
     """

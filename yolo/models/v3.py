@@ -1,4 +1,4 @@
-"""YOLOv3, with a spatial pyramid, and its tiny form (arXiv:1804.02767; yolov3.cfg, yolov3-spp.cfg, yolov3-tiny.cfg)."""
+"""YOLOv3, also with a spatial pyramid, and its tiny form (arXiv:1804.02767)."""
 
 from collections.abc import Sequence
 
@@ -138,7 +138,7 @@ def yolov3(num_classes: int = 80, anchors: PlainAnchors | None = None, width: fl
 
     Args:
         num_classes: C.
-        anchors: Width and height of each prior in pixels of the input, small to large; None for ``COCO_ANCHORS``.
+        anchors: Width and height of each prior, pixels of the input, small to large; None for ``COCO_ANCHORS``.
         width: Scales the channels.
     """
     return _yolov3(num_classes, anchors, width, pyramid=False)

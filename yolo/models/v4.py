@@ -26,7 +26,7 @@ def _five(in_channels: int, channels: int) -> nn.Sequential:
 
 
 class UpStep(nn.Module):
-    """The coarser map, twice as large, beside the backbone's; both at ``channels`` first; five convolutions."""
+    """The coarser map, twice as large, beside the backbone's, each at ``channels``; five convolutions."""
 
     def __init__(self, coarse: int, fine: int, channels: int) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Output(nn.Module):
 
 
 class PathAggregationHead(nn.Module):
-    """Spatial pyramid, then up to stride 8 and down to stride 32 again (PAN, arXiv:1803.01534, by concatenation).
+    """Spatial pyramid, then up to stride 8 and down to 32 again (PAN, arXiv:1803.01534, by concatenation).
 
     Args:
         in_channels: Of the maps of stride 8, 16 and 32.
@@ -108,7 +108,7 @@ def yolov4(num_classes: int = 80, anchors: PlainAnchors | None = None, width: fl
 
     Args:
         num_classes: C.
-        anchors: Width and height of each prior in pixels of the input, small to large; None for ``COCO_ANCHORS``.
+        anchors: Width and height of each prior, pixels of the input, small to large; None for ``COCO_ANCHORS``.
         width: Scales the channels.
     """
     masks = [(0, 1, 2), (3, 4, 5), (6, 7, 8)]
