@@ -1,0 +1,269 @@
+"""The frame of every tool: Hydra reads the command line, and what is wrong with it is said in one sentence.
+
+``python tools/val.py weights=best.ckpt data=bccd`` exits with 2 and one line when an option does not exist
+(with the nearest one), before anything is read; with 1 and one line when a file or value is wrong
+(``YOLO_DEBUG=1`` shows the traceback). ``--help`` lists the groups and every option with its default.
+"""
+
+import difflib
+import functools
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.conf import HydraConf
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException, InstantiationException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+Task = Callable[[DictConfig], None]
+
+
+class UsageError(ValueError):
+    """The command line asks for something that does not exist."""
+
+
+def main(config_name: str) -> Callable[[Task], Callable[[], None]]:
+    """Make a tool of a function that takes the composed config ``configs/<config_name>.yaml``."""
+
+    def decorate(task: Task) -> Callable[[], None]:
+        @functools.wraps(task)
+        def guarded(config: DictConfig) -> None:
+            with _Spoken():
+                task(config)
+
+        @functools.wraps(task)
+        def tool() -> None:
+            arguments = sys.argv[1:]
+            overrides = [argument for argument in arguments if not argument.startswith("-")]
+            with _Spoken():
+                if "--help" in arguments or "-h" in arguments:
+                    sys.stdout.write(describe(config_name, task.__doc__ or "", overrides))
+                    return
+                if not any(
+                    argument.startswith("-") for argument in arguments
+                ):  # Hydra's own flags are its business
+                    check(config_name, overrides)
+                os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and the words are ours
+                hydra.main(version_base="1.3", config_path=_config_path(), config_name=config_name)(guarded)()
+
+        return tool
+
+    return decorate
+
+
+class _Spoken(AbstractContextManager["_Spoken", None]):
+    """Turns the errors that a user can mend into one line on stderr and an exit status."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or os.environ.get("YOLO_DEBUG", "0") not in ("", "0"):
+            return
+        if isinstance(error, InstantiationException) and error.__cause__ is not None:
+            where = re.search(r"full_key: (\S+)", str(error))
+            self._leave(f"{f'{where[1]}: ' if where else ''}{_one_line(error.__cause__)}", 1)
+        if isinstance(error, UsageError | HydraException | OmegaConfBaseException):
+            self._leave(_one_line(error), 2)
+        if isinstance(error, ValueError | OSError | ImportError):
+            self._leave(_one_line(error), 1)
+
+    @staticmethod
+    def _leave(message: str, status: int) -> None:
+        sys.stdout.flush()
+        sys.stderr.write(f"{Path(sys.argv[0]).name}: {message}\n")
+        sys.exit(status)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def check(config_name: str, overrides: Sequence[str]) -> None:
+    """Raise UsageError unless every override changes an option that exists, to a value of its kind."""
+    parsed = [_parse(override) for override in overrides]
+    groups = _group_names(config_name)
+    base = _compose(config_name, [one.input_line or "" for one in parsed if one.key_or_group in groups])
+    for one in parsed:
+        if one.key_or_group not in groups:
+            _check_one(one, base, groups)
+    given = {one.key_or_group for one in parsed}
+    missing = [key for key in OmegaConf.missing_keys(base) if not _covered(key, given)]
+    if missing:
+        raise UsageError(
+            f"{', '.join(f'{key}=...' for key in sorted(missing))} must be given (--help shows an example)"
+        )
+
+
+def _parse(override: str) -> Override:
+    """One override, or a sentence that shows how to quote it."""
+    try:
+        return OverridesParser.create().parse_override(override)
+    except HydraException as error:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise UsageError(f"{override!r} is no option: options are written key=value") from error
+        escaped = value.strip("'\"").replace("\\", "\\\\").replace("'", "\\'")
+        raise UsageError(
+            f"the value of {override} needs quotes, for the shell and for Hydra: \"{key}='{escaped}'\""
+        ) from error
+
+
+def _check_one(override: Override, base: DictConfig, groups: set[str]) -> None:
+    key = override.key_or_group
+    if key.startswith("hydra.") or key == "hydra":
+        _check_hydra(key)
+        return
+    known = list(_keys(base))
+    if key not in known:
+        adds = override.is_add() or override.is_force_add()
+        if adds and _takes_keywords(base, key):
+            return  # the constructor that reads it refuses what it does not know
+        raise UsageError(f"no option {key!r}{_nearest(key, [*known, *groups])}")
+    if override.is_delete():
+        return
+    if override.is_sweep_override():
+        if "--multirun" in sys.argv or "-m" in sys.argv:
+            return
+        value = (override.input_line or "").partition("=")[2]
+        raise UsageError(
+            f"{key}={value} would be several runs: write {key}=[{value}] for a list, or add --multirun"
+        )
+    _check_kind(key, OmegaConf.select(base, key, throw_on_missing=False), override.value())
+
+
+def _check_kind(key: str, before: Any, value: Any) -> None:
+    """Numbers stay numbers (or the word auto) and switches stay switches; constructors judge the rest."""
+    if isinstance(before, DictConfig) and value is not None and not isinstance(value, dict):
+        raise UsageError(f"{key} is a group of options ({', '.join(map(str, before))}), got {value!r}")
+    if not isinstance(value, str) or value.startswith("${"):
+        return
+    if isinstance(before, bool):
+        raise UsageError(f"{key} is true or false, got {value!r}")
+    if isinstance(before, int | float) and value != "auto":
+        raise UsageError(f"{key} is a number (now {before}), got {value!r}")
+
+
+def _check_hydra(key: str) -> None:
+    """Hydra takes unknown keys below ``hydra`` without a word."""
+    node: Any = OmegaConf.structured(HydraConf)
+    path = "hydra"
+    for part in key.split(".")[1:]:
+        if not OmegaConf.is_dict(node) or OmegaConf.get_type(node) is dict:
+            return  # a free mapping
+        names = [str(name) for name in node]
+        if part not in names:
+            raise UsageError(f"no option '{path}.{part}'{_nearest(part, names, f'{path}.')}")
+        node, path = OmegaConf.select(node, part, throw_on_missing=False), f"{path}.{part}"
+
+
+def _nearest(key: str, known: Sequence[str], prefix: str = "") -> str:
+    def likeness(candidate: str) -> float:
+        whole = difflib.SequenceMatcher(None, key, candidate).ratio()
+        last = difflib.SequenceMatcher(None, key.split(".")[-1], candidate.split(".")[-1]).ratio()
+        return max(whole, 0.9 * last)
+
+    best = sorted(known, key=likeness, reverse=True)[:1]
+    return f"; the nearest is '{prefix}{best[0]}' (--help lists all)" if best else ""
+
+
+def _keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    """Dotted names of every node of a config."""
+    for name in node:
+        path = f"{prefix}{name!s}"
+        yield path
+        if OmegaConf.is_missing(node, str(name)) or OmegaConf.is_interpolation(node, str(name)):
+            continue
+        child = node[name]
+        if isinstance(child, DictConfig):
+            yield from _keys(child, f"{path}.")
+        elif OmegaConf.is_list(child):
+            yield from (f"{path}.{index}" for index in range(len(child)))
+
+
+def _takes_keywords(base: DictConfig, key: str) -> bool:
+    """Whether the node directly above ``key`` is the arguments of a constructor."""
+    above = OmegaConf.select(base, key.rpartition(".")[0]) if "." in key else None
+    return isinstance(above, DictConfig) and "_target_" in above
+
+
+def _covered(key: str, given: set[str]) -> bool:
+    return any(key == one or key.startswith(f"{one}.") for one in given)
+
+
+def _config_path() -> str:
+    if importlib.util.find_spec("yolo.configs") is not None:
+        return "pkg://yolo.configs"
+    return str(Path(__file__).resolve().parents[1] / "configs")  # a source tree that is not installed
+
+
+def _initialized() -> AbstractContextManager[Any]:
+    path = _config_path()
+    if path.startswith("pkg://"):
+        return hydra.initialize_config_module(path.removeprefix("pkg://"), version_base="1.3")
+    return hydra.initialize_config_dir(path, version_base="1.3")
+
+
+def _compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
+    with _initialized():
+        return hydra.compose(config_name, list(overrides))
+
+
+def _choices(group: str) -> list[str]:
+    with _initialized():
+        loader = GlobalHydra.instance().config_loader()
+        return sorted(loader.get_group_options(group))
+
+
+@functools.cache
+def _group_names(config_name: str) -> set[str]:
+    """Groups in the defaults list of a config."""
+    with _initialized():
+        loader = GlobalHydra.instance().config_loader()
+        choices = loader.load_configuration(config_name, [], RunMode.RUN).hydra.runtime.choices
+    return {str(name) for name in choices if not str(name).startswith("hydra/")}
+
+
+def describe(config_name: str, purpose: str, overrides: Sequence[str] = ()) -> str:
+    """The text of ``--help``."""
+    first = purpose.strip().splitlines()[0] if purpose.strip() else ""
+    lines = [first, "", f"usage: python tools/{config_name}.py [group=choice ...] [option=value ...]", ""]
+    lines += [f"example: {line}" for line in _examples(config_name)]
+    groups = _group_names(config_name)
+    lines += ["", "groups"] if groups else []
+    lines += [f"  {group}={'|'.join(_choices(group))}" for group in sorted(groups)]
+    lines += ["", "options and their defaults (a change of group changes them too)"]
+    chosen = [one for one in overrides if one.partition("=")[0] in groups]
+    text = OmegaConf.to_yaml(_compose(config_name, chosen))
+    lines += [
+        f"  {line}" for line in text.splitlines() if "_target_:" not in line and "_partial_:" not in line
+    ]
+    lines += [
+        "",
+        "YOLO_DEBUG=1 shows tracebacks; --cfg job prints the composed config; --hydra-help has Hydra's flags",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _examples(config_name: str) -> list[str]:
+    """The command lines in the comment at the head of a config."""
+    path = _config_path()
+    if path.startswith("pkg://"):
+        spec = importlib.util.find_spec("yolo.configs")
+        folders = list(spec.submodule_search_locations or []) if spec is not None else []
+    else:
+        folders = [path]
+    for folder in folders:
+        file = Path(folder) / f"{config_name}.yaml"
+        if file.is_file():
+            heads = [line for line in file.read_text("utf-8").splitlines() if line.startswith("#")]
+            return [line[line.index("python tools/") :] for line in heads if "python tools/" in line]
+    return []
