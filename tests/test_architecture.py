@@ -15,6 +15,7 @@ LAYERS = [
     {"darknet", "losses"},
     {"data", "metrics"},
     {"checkpoint"},
+    {"inference"},
     {"evaluate", "predict", "anchors"},
     {"training", "deploy", "report"},
 ]

@@ -1,0 +1,124 @@
+"""A model at work: uint8 canvases in, detections in pixels of the pictures out."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from yolo.checkpoint import Model
+from yolo.data.batch import to_float
+from yolo.data.preprocess import Resize, undo
+from yolo.ops import detect
+from yolo.types import Detections, Found, Placement
+
+Precision = Literal["fp32", "bf16", "fp16"]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def choose_device(device: str) -> torch.device:
+    """``auto`` is the first GPU where there is one.
+
+    Raises:
+        ValueError: The device does not exist here.
+    """
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device must be auto, cpu, cuda or cuda:N, got {device!r}") from error
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ValueError(f"device={device} was asked for, PyTorch sees {torch.cuda.device_count()} GPUs")
+    return chosen
+
+
+def with_preprocess(model: Model, resize: Resize | None, size: Sequence[int] | None) -> Model:
+    """The same network, fed by another way to resize or at another size; None keeps what the model says.
+
+    Raises:
+        ValueError: The network cannot take that size.
+    """
+    preprocess = model.preprocess
+    if resize is not None:
+        preprocess = replace(preprocess, resize=resize)
+    if size is not None:
+        preprocess = replace(preprocess, size=tuple(size))
+    model.detector.check_size(*preprocess.size)
+    return Model(model.detector, model.classes, preprocess)
+
+
+def to_found(detections: Detections, placements: Sequence[Placement]) -> list[Found]:
+    """Take the detections of a batch back to the pixels of each picture, clipped to it.
+
+    Boxes that lie in the padding altogether vanish.
+    """
+    counts = detections.count.tolist()
+    boxes, scores, labels = (
+        values.cpu().numpy()
+        for values in (detections.boxes.float(), detections.scores.float(), detections.labels)
+    )
+    results = []
+    for index, (count, placement) in enumerate(zip(counts, placements, strict=True)):
+        mine = undo(boxes[index, :count], placement)
+        mine[:, 0::2] = mine[:, 0::2].clip(0, placement.width)
+        mine[:, 1::2] = mine[:, 1::2].clip(0, placement.height)
+        inside = (mine[:, 2] > mine[:, 0]) & (mine[:, 3] > mine[:, 1])
+        results.append(Found(mine[inside], scores[index, :count][inside], labels[index, :count][inside]))
+    return results
+
+
+class Inference:
+    """Runs a model over batches.
+
+    The network moves to the device and to evaluation mode.
+
+    Args:
+        model: Network, class names and how pictures are prepared.
+        score_threshold: Candidates score strictly more.
+        iou_threshold: A box falls to a better one of its class at a strictly greater IoU.
+        max_detections: Kept per picture.
+        multi_label: Every class of a box may be a candidate, not only its best one (Darknet's evaluation).
+        class_agnostic: Boxes of different classes suppress each other.
+        device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
+        precision: Of the network's arithmetic; boxes and scores are always float32.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        score_threshold: float = 0.25,
+        iou_threshold: float = 0.45,
+        max_detections: int = 300,
+        multi_label: bool = False,
+        class_agnostic: bool = False,
+        device: str = "auto",
+        precision: Precision = "fp32",
+    ) -> None:
+        if precision not in DTYPES:
+            raise ValueError(f"precision must be one of {', '.join(DTYPES)}, got {precision!r}")
+        self.model = model
+        self.device = choose_device(device)
+        self.precision = precision
+        self.detector = model.detector.to(self.device, memory_format=torch.channels_last).eval()
+        self.detect = partial(
+            detect,
+            specs=self.detector.specs,
+            score_threshold=score_threshold,
+            iou_threshold=iou_threshold,
+            max_detections=max_detections,
+            multi_label=multi_label,
+            class_agnostic=class_agnostic,
+        )
+
+    @torch.inference_mode()
+    def __call__(self, images: Tensor, placements: Sequence[Placement]) -> list[Found]:
+        """Detections of ``images`` ``[N, 3, H, W]`` uint8 RGB, whose pictures were placed so."""
+        images = to_float(images.to(self.device, non_blocking=True))
+        images = images.contiguous(memory_format=torch.channels_last)
+        with torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.precision != "fp32"):
+            logits = self.detector(images)
+        return to_found(self.detect(logits), placements)
