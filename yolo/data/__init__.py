@@ -1,0 +1,30 @@
+"""From files to batches."""
+
+from yolo.data.augment import Augment
+from yolo.data.batch import Item, collate, to_float
+from yolo.data.dataset import DetectionDataset
+from yolo.data.formats import Annotated, Problem, read_digits, read_voc
+from yolo.data.geometry import Sample
+from yolo.data.image import check_image, image_size, load_image
+from yolo.data.preprocess import Preprocess, place, undo
+from yolo.data.store import ImageStore
+
+__all__ = [
+    "Annotated",
+    "Augment",
+    "DetectionDataset",
+    "ImageStore",
+    "Item",
+    "Preprocess",
+    "Problem",
+    "Sample",
+    "check_image",
+    "collate",
+    "image_size",
+    "load_image",
+    "place",
+    "read_digits",
+    "read_voc",
+    "to_float",
+    "undo",
+]

@@ -1,0 +1,42 @@
+"""From single pictures to what a step sees."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from yolo.types import Batch, Meta, Targets
+
+
+class Item(NamedTuple):
+    """One picture, ready for the network."""
+
+    image: Tensor  # [3, H, W] uint8, RGB
+    boxes: Tensor  # [T, 4] float32, x1 y1 x2 y2 in pixels of the canvas
+    labels: Tensor  # [T] int64
+    meta: Meta | None  # None for an augmented picture: nothing can be scored in its own pixels
+
+
+def collate(items: Sequence[Item]) -> Batch:
+    """Stack pictures and concatenate objects; a picture without objects contributes none.
+
+    The result has the channels-last memory format, which is how pictures are decoded and how convolutions are
+    fastest.
+    """
+    if not items:
+        raise ValueError("a batch needs at least one picture, got none")
+    images = torch.stack([item.image.permute(1, 2, 0) for item in items]).permute(0, 3, 1, 2)
+    counts = torch.tensor([len(item.labels) for item in items])
+    targets = Targets(
+        torch.cat([item.boxes for item in items]),
+        torch.cat([item.labels for item in items]),
+        torch.arange(len(items)).repeat_interleave(counts),
+    )
+    metas = tuple(item.meta for item in items if item.meta is not None)
+    return Batch(images, targets, metas)
+
+
+def to_float(images: Tensor) -> Tensor:
+    """uint8 ``[N, 3, H, W]``, 0 to 255, to float32, 0 to 1."""
+    return images.float() / 255 if images.dtype == torch.uint8 else images

@@ -1,0 +1,119 @@
+"""A map-style data set over records: decoded, augmented, on the network's canvas."""
+
+from collections.abc import Sequence
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import Dataset, get_worker_info
+
+from yolo.data.augment import Augment, Sample
+from yolo.data.batch import Item
+from yolo.data.preprocess import Preprocess, place
+from yolo.data.store import ImageStore, load_working
+from yolo.types import Meta, Placement, Record
+
+
+class DetectionDataset(Dataset[Item]):
+    """Pictures and their objects.
+
+    What comes out depends on the seed, the epoch and the index alone, never on the number of workers. The epoch
+    and whether mosaic is on lie in shared memory, so that workers which live on between epochs see them change.
+
+    Args:
+        records: What a reader found.
+        preprocess: How a picture becomes network input.
+        augment: None gives every picture as it is, with what it takes to score it in its own pixels.
+        seed: Of the augmentation.
+        use_difficult: Whether objects marked difficult are targets; the published VOC models leave them out.
+        store: Decoded pictures, where they are kept.
+    """
+
+    def __init__(
+        self,
+        records: Sequence[Record],
+        preprocess: Preprocess,
+        augment: Augment | None = None,
+        seed: int = 0,
+        *,
+        use_difficult: bool = False,
+        store: ImageStore | None = None,
+    ) -> None:
+        self.records = list(records)
+        self.preprocess = preprocess
+        self.augment = augment if augment is not None and augment.active else None
+        self.seed = seed
+        self.use_difficult = use_difficult
+        self.store = store
+        self._state = torch.tensor([0, 1]).share_memory_()  # epoch, mosaic on
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def set_epoch(self, epoch: int, *, mosaic: bool = True) -> None:
+        """Choose the epoch, before its first batch is asked for; ``mosaic=False`` leaves mosaic and mixup out."""
+        self._state[0] = epoch
+        self._state[1] = int(mosaic)
+
+    @property
+    def epoch(self) -> int:
+        return int(self._state[0])
+
+    def __getitem__(self, index: int) -> Item:
+        if get_worker_info() is not None and cv2.getNumThreads() != 1:
+            cv2.setNumThreads(1)  # the workers are the parallelism
+        if self.augment is None:
+            return self._plain(index)
+        index = range(len(self.records))[index]
+        entropy = (self.seed & 0xFFFFFFFFFFFFFFFF, int(self._state[0]), index)
+        rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
+        sample = self.augment(
+            self.sample, index, len(self), self.preprocess, rng, mosaic=bool(self._state[1])
+        )
+        return _item(sample.image, sample.boxes, sample.labels, None)
+
+    def sample(self, index: int) -> Sample:
+        """One picture at its working size with the boxes in pixels of that."""
+        record = self.records[index]
+        image, size = self._working(index)
+        boxes, labels = self._targets(record)
+        height, width = image.shape[:2]
+        if (height, width) != size:
+            scale = (width / size[1], height / size[0]) * 2
+            boxes = boxes * np.array(scale, np.float32)
+        return Sample(image, boxes, labels)
+
+    def _working(self, index: int) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+        if self.store is not None:
+            return self.store.load(index)
+        return load_working(self.records[index].path, self.preprocess)
+
+    def _targets(self, record: Record) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Crowds are no objects to learn from, difficult ones only if wanted."""
+        truth = record.truth
+        left_out = truth.crowd if self.use_difficult else truth.crowd | truth.difficult
+        if not left_out.any():
+            return truth.boxes, truth.labels
+        return truth.boxes[~left_out], truth.labels[~left_out]
+
+    def _plain(self, index: int) -> Item:
+        record = self.records[index]
+        image, (height, width) = self._working(index)
+        placement: Placement = self.preprocess.placement(height, width)
+        canvas = self.preprocess.pad(self.preprocess.shrink_to(image, height, width))
+        boxes, labels = self._targets(record)
+        return _item(canvas, place(boxes, placement), labels, Meta(record, placement))
+
+
+def _item(
+    image: NDArray[np.uint8], boxes: NDArray[np.float32], labels: NDArray[np.int64], meta: Meta | None
+) -> Item:
+    if not image.flags.writeable or not image.flags.c_contiguous:
+        image = image.copy()
+    return Item(
+        torch.from_numpy(image).permute(2, 0, 1),
+        torch.tensor(boxes, dtype=torch.float32),
+        torch.tensor(labels, dtype=torch.int64),
+        meta,
+    )

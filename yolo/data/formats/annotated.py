@@ -1,0 +1,198 @@
+"""What every reader hands over, and the one place where boxes are checked."""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from yolo.data.image import ImageInfo, turn_boxes
+from yolo.types import Record, Truth
+
+log = logging.getLogger(__name__)
+
+OnError = Literal["skip", "raise"]
+SLACK = 1e-4  # of a picture's side: overhang up to this is rounding in the label file, not a mistake
+SHOWN = 10  # problems of one kind that are written out
+
+
+class Problem(NamedTuple):
+    """Something in the data that a person should look at."""
+
+    file: str
+    line: int  # 1 is the first; 0: the file as a whole
+    message: str
+    code: str = "other"  # a word to count by
+    lost: bool = True  # whether a picture or an object is left out because of it
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.message}" if self.line else f"{self.file}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """A data set as read: nothing is decoded yet."""
+
+    records: list[Record]
+    classes: list[str]
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def lost(self) -> list[Problem]:
+        """The problems that cost a picture or an object."""
+        return [problem for problem in self.problems if problem.lost]
+
+    def summary(self) -> str:
+        """Counts, then the first problems of every kind with file and line."""
+        boxes = sum(len(record.truth.labels) for record in self.records)
+        lines = [f"{len(self.records)} pictures, {boxes} boxes, {len(self.classes)} classes"]
+        for code, count in Counter(problem.code for problem in self.problems).most_common():
+            same = [problem for problem in self.problems if problem.code == code]
+            lines.append(f"{count} x {code}{'' if any(p.lost for p in same) else ' (nothing lost)'}")
+            lines += [f"  {problem}" for problem in same[:SHOWN]]
+            if count > SHOWN:
+                lines.append(f"  ... and {count - SHOWN} more")
+        return "\n".join(lines)
+
+
+def finish(name: str, result: Annotated, on_error: OnError) -> Annotated:
+    """Say what was found, before anything is trained on it.
+
+    Raises:
+        ValueError: ``on_error`` is ``raise`` and something is lost, or there is not one picture.
+    """
+    if on_error not in ("skip", "raise"):
+        raise ValueError(f"on_error must be skip or raise, got {on_error!r}")
+    if result.lost and on_error == "raise":
+        raise ValueError(
+            f"{name}: {len(result.lost)} problems in the data (data.on_error=raise)\n{result.summary()}"
+        )
+    if not result.records:
+        raise ValueError(f"{name}: not one usable picture\n{result.summary()}")
+    if result.problems:
+        log.warning("%s: %s", name, result.summary())
+    return result
+
+
+@dataclass
+class Objects:
+    """Collects the objects of one picture; :meth:`truth` checks them."""
+
+    file: str
+    problems: list[Problem]
+    boxes: list[tuple[float, float, float, float]] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    crowd: list[bool] = field(default_factory=list)
+    difficult: list[bool] = field(default_factory=list)
+    area: list[float] = field(default_factory=list)  # NaN: take the box's
+    lines: list[int] = field(default_factory=list)
+
+    def add(
+        self,
+        box: tuple[float, float, float, float],
+        label: int,
+        line: int,
+        *,
+        crowd: bool = False,
+        difficult: bool = False,
+        area: float = float("nan"),
+    ) -> None:
+        """Note one object, x1, y1, x2, y2 in pixels."""
+        self.boxes.append(box)
+        self.labels.append(label)
+        self.lines.append(line)
+        self.crowd.append(crowd)
+        self.difficult.append(difficult)
+        self.area.append(area)
+
+    def report(self, line: int, message: str, code: str, *, lost: bool = True) -> None:
+        """Note a problem in this file."""
+        self.problems.append(Problem(self.file, line, message, code, lost))
+
+    def truth(self, info: ImageInfo, *, stored_frame: bool = False) -> Truth:
+        """Clip to the picture, drop what is degenerate, outside or double, and report all of it.
+
+        Args:
+            info: Size and turn of the picture.
+            stored_frame: The boxes were drawn on the picture before its EXIF turn.
+        """
+        boxes = np.array(self.boxes, np.float64).reshape(-1, 4)
+        if stored_frame:
+            boxes = turn_boxes(boxes, info)
+        height, width = info.size
+        clipped = boxes.clip(0, (width, height, width, height))
+        keep = np.ones(len(boxes), bool)
+        seen: dict[tuple[object, ...], int] = {}
+        for index, (box, inside) in enumerate(zip(boxes.tolist(), clipped.tolist(), strict=True)):
+            keep[index] = self._judge(index, box, inside, (width, height), seen)
+        area = np.array(self.area, np.float64)
+        sizes = clipped[:, 2:] - clipped[:, :2]
+        area = np.where(np.isfinite(area), area, sizes[:, 0] * sizes[:, 1])
+        return Truth(
+            clipped[keep].astype(np.float32),
+            np.array(self.labels, np.int64)[keep],
+            np.array(self.crowd, np.bool_)[keep],
+            np.array(self.difficult, np.bool_)[keep],
+            area[keep].astype(np.float32),
+        )
+
+    def _judge(
+        self,
+        index: int,
+        box: list[float],
+        inside: list[float],
+        size: tuple[int, int],
+        seen: dict[tuple[object, ...], int],
+    ) -> bool:
+        line, text = self.lines[index], _text(box)
+        if not np.isfinite(box).all():
+            self.report(line, f"box {text} is not finite", "degenerate")
+            return False
+        if box[2] <= box[0] or box[3] <= box[1]:
+            self.report(line, f"box {text} has no area", "degenerate")
+            return False
+        if inside[2] <= inside[0] or inside[3] <= inside[1]:
+            self.report(line, f"box {text} lies outside the picture of {size[0]}x{size[1]}", "outside")
+            return False
+        over = max(abs(a - b) / size[axis % 2] for axis, (a, b) in enumerate(zip(box, inside, strict=True)))
+        if over > SLACK:
+            message = f"box {text} reaches over the edge of the picture of {size[0]}x{size[1]}, clipped"
+            self.report(line, message, "clipped", lost=False)
+        key = (self.labels[index], self.crowd[index], *np.float32(inside).tolist())
+        if key in seen:
+            self.report(
+                line, f"box {text} is the same as the one in line {seen[key]}", "duplicate", lost=False
+            )
+            return False
+        seen[key] = line
+        return True
+
+
+def _text(box: Sequence[float]) -> str:
+    return "(" + ", ".join(f"{value:.7g}" for value in box) + ")"
+
+
+def no_truth() -> Truth:
+    """A picture without objects."""
+    none = np.zeros(0, np.bool_)
+    return Truth(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), none, none, np.zeros(0, np.float32))
+
+
+def class_list(given: Sequence[str] | None, found: Sequence[str], where: str | Path) -> list[str]:
+    """The given classes, checked; or the found ones where none were given.
+
+    Raises:
+        ValueError: A name is empty or occurs twice.
+    """
+    names = [str(name) for name in (found if given is None else given)]
+    for index, name in enumerate(names):
+        if not name.strip():
+            raise ValueError(f"{where}: class {index} has an empty name")
+        if name in names[:index]:
+            raise ValueError(
+                f"{where}: class name {name!r} stands twice, as {names.index(name)} and as {index}"
+            )
+    return names

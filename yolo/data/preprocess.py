@@ -1,0 +1,155 @@
+"""How a picture becomes network input: the one value that training, validation, export and every runtime share."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypeVar, get_args
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from yolo.types import Placement
+
+Resize = Literal["letterbox", "stretch"]
+Interpolation = Literal["linear", "darknet"]
+Boxes = TypeVar("Boxes", Tensor, NDArray[np.float32], NDArray[np.float64])
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """Resize a picture to the network's canvas.
+
+    Args:
+        size: Height and width of the canvas, pixels.
+        resize: ``letterbox`` keeps the aspect and pads to both sides (sizes in integers as Darknet's
+            ``letterbox_image`` computes them); ``stretch`` fills the canvas.
+        pad_value: Grey of the padding, 0 to 255; Darknet's is one half.
+        interpolation: ``linear`` is OpenCV's ``INTER_LINEAR``; ``darknet`` is bilinear with the corner pixels
+            aligned (``image.c:resize_image``), for weights trained there.
+    """
+
+    size: tuple[int, int] = (416, 416)
+    resize: Resize = "letterbox"
+    pad_value: int = 128
+    interpolation: Interpolation = "linear"
+
+    def __post_init__(self) -> None:
+        size = (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
+        if len(size) != 2 or not all(isinstance(side, int) and side > 0 for side in size):
+            raise ValueError(f"size must be height and width in pixels, got {self.size}")
+        object.__setattr__(self, "size", size)
+        if self.resize not in get_args(Resize):
+            raise ValueError(f"resize must be one of {get_args(Resize)}, got {self.resize!r}")
+        if self.interpolation not in get_args(Interpolation):
+            raise ValueError(
+                f"interpolation must be one of {get_args(Interpolation)}, got {self.interpolation!r}"
+            )
+        if not 0 <= self.pad_value <= 255:
+            raise ValueError(f"pad_value must be 0 to 255, got {self.pad_value}")
+
+    def __call__(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Placement]:
+        """``[H, W, 3]`` RGB to the canvas, and how to get back."""
+        height, width = image.shape[:2]
+        placement = self.placement(height, width)
+        return self.pad(self.shrink_to(image, height, width)), placement
+
+    def inner_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width that a picture has on the canvas, without the padding."""
+        rows, cols = self.size
+        if self.resize == "stretch":
+            return rows, cols
+        if cols * height < rows * width:  # as wide as the canvas; Darknet compares the ratios as floats
+            return max(1, height * cols // width), cols
+        return rows, max(1, width * rows // height)
+
+    def placement(self, height: int, width: int) -> Placement:
+        """Where a picture of that size goes."""
+        rows, cols = self.inner_size(height, width)
+        pad_y, pad_x = (self.size[0] - rows) // 2, (self.size[1] - cols) // 2
+        return Placement(cols / width, rows / height, pad_x, pad_y, width, height)
+
+    def shrink_to(self, image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+        """Resize to the size that a picture of ``height`` and ``width`` has on the canvas."""
+        rows, cols = self.inner_size(height, width)
+        if image.shape[:2] == (rows, cols):
+            return image
+        if self.interpolation == "linear":
+            return cv2.resize(image, (cols, rows), interpolation=cv2.INTER_LINEAR)
+        return np.rint(resize_aligned(image.astype(np.float32), rows, cols)).astype(np.uint8)
+
+    def pad(self, inner: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """Centre a picture on the canvas; the odd pixel goes to the right and to the bottom."""
+        rows, cols = inner.shape[:2]
+        below, beside = self.size[0] - rows, self.size[1] - cols
+        if not below and not beside:
+            return inner
+        top, left = below // 2, beside // 2
+        value = (self.pad_value,) * 3
+        return cv2.copyMakeBorder(
+            inner, top, below - top, left, beside - left, cv2.BORDER_CONSTANT, value=value
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON types."""
+        return {**asdict(self), "size": list(self.size)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Preprocess":
+        """The inverse of :meth:`to_dict`.
+
+        Raises:
+            ValueError: A key is unknown.
+        """
+        unknown = sorted(set(values) - set(cls.__dataclass_fields__))
+        if unknown:
+            raise ValueError(
+                f"unknown preprocess options {unknown}, known are {sorted(cls.__dataclass_fields__)}"
+            )
+        return cls(**{**values, "size": tuple(values["size"])} if "size" in values else values)
+
+
+def place(boxes: Boxes, placement: Placement) -> Boxes:
+    """Take ``[..., 4]`` boxes from pixels of the picture to pixels of the canvas."""
+    scale, pad = _vectors(boxes, placement)
+    return boxes * scale + pad
+
+
+def undo(boxes: Boxes, placement: Placement) -> Boxes:
+    """Take ``[..., 4]`` boxes from pixels of the canvas to pixels of the picture; not clipped to it."""
+    scale, pad = _vectors(boxes, placement)
+    return (boxes - pad) / scale
+
+
+def _vectors(boxes: Boxes, placement: Placement) -> tuple[Boxes, Boxes]:
+    scale = (placement.scale_x, placement.scale_y) * 2
+    pad = (float(placement.pad_x), float(placement.pad_y)) * 2
+    if isinstance(boxes, Tensor):
+        return boxes.new_tensor(scale), boxes.new_tensor(pad)
+    return np.asarray(scale, boxes.dtype), np.asarray(pad, boxes.dtype)
+
+
+def resize_aligned(image: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
+    """Bilinear with the corner pixels aligned, columns first (Darknet ``image.c:resize_image``).
+
+    Args:
+        image: ``[H, W, C]`` float32.
+    """
+    wide = _interpolate(image, width, axis=1)
+    return _interpolate(wide, height, axis=0)
+
+
+def _interpolate(image: NDArray[np.float32], count: int, axis: int) -> NDArray[np.float32]:
+    have = image.shape[axis]
+    if have == count:
+        return image
+    step = np.float32(have - 1) / np.float32(max(count - 1, 1))
+    at = np.arange(count, dtype=np.float32) * step
+    low = np.minimum(at.astype(np.int64), have - 1)
+    fraction = (at - low).astype(np.float32)
+    low[-1], fraction[-1] = have - 1, 0.0  # the last one is the last pixel, whatever rounding says
+    high = np.minimum(low + 1, have - 1)
+    shape = [1, 1, 1]
+    shape[axis] = count
+    weight = fraction.reshape(shape)
+    return (1 - weight) * image.take(low, axis) + weight * image.take(high, axis)
