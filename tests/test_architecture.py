@@ -16,8 +16,10 @@ LAYERS = [
     {"data", "metrics"},
     {"checkpoint"},
     {"inference"},
+    {"inference"},
+    {"report"},
     {"evaluate", "predict", "anchors"},
-    {"training", "deploy", "report"},
+    {"training", "deploy"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 ONLY = {

@@ -1,16 +1,16 @@
 """Splits of a data set to batches."""
 
-import logging
+import math
 from collections.abc import Callable, Iterator
 
 import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader, Sampler
 
-from yolo.data import Annotated, Augment, DetectionDataset, Preprocess, collate
+from yolo.data import Annotated, Augment, DetectionDataset, ImageStore, Preprocess, collate
+from yolo.data.store import Cache
 from yolo.types import Batch
 
-log = logging.getLogger(__name__)
 Reader = Callable[[], Annotated]
 
 
@@ -48,15 +48,21 @@ class ShardedSampler(Sampler[int]):
 
 
 class EpochSampler(ShardedSampler):
-    """A sampler that also tells its data set which epoch it is, so that the augmentation follows."""
+    """A sampler that also tells its data set which epoch it is, so that the augmentation follows.
 
-    def __init__(self, dataset: DetectionDataset, seed: int, rank: int, world: int, chunk: int) -> None:
+    Args:
+        plain_from: From this epoch on mosaic and mixup are left out.
+    """
+
+    def __init__(
+        self, dataset: DetectionDataset, seed: int, rank: int, world: int, chunk: int, plain_from: float = math.inf
+    ) -> None:
         super().__init__(len(dataset), True, seed, rank, world, chunk)
-        self.dataset = dataset
+        self.dataset, self.plain_from = dataset, plain_from
 
     def set_epoch(self, epoch: int) -> None:
         super().set_epoch(epoch)
-        self.dataset.set_epoch(epoch)
+        self.dataset.set_epoch(epoch, mosaic=epoch < self.plain_from)
 
 
 class DetectionData(pl.LightningDataModule):
@@ -68,10 +74,9 @@ class DetectionData(pl.LightningDataModule):
         augment: Applied to training pictures.
         batch_size: Pictures per process and step.
         workers: Loader processes; 0 loads in the main one.
-        cache: ``none`` or ``ram``: keep decoded pictures.
+        cache: Keep decoded pictures: ``none``, ``ram`` or ``disk`` (in ``cache_dir``).
         seed: Draws order and augmentation.
         close_mosaic: Last epochs that are trained without mosaic and mixup.
-        max_problems: How many problems of the annotations are listed one by one.
     """
 
     def __init__(
@@ -83,16 +88,16 @@ class DetectionData(pl.LightningDataModule):
         test: Reader | None = None,
         batch_size: int = 16,
         workers: int = 2,
-        cache: str = "none",
-        on_error: str = "skip",
+        cache: Cache = "none",
+        cache_dir: str | None = None,
         seed: int = 0,
         close_mosaic: int = 0,
     ) -> None:
         super().__init__()
         self.readers = {"train": train, "val": val, "test": test}
         self.preprocess, self.augment = preprocess, augment
-        self.batch_size, self.workers, self.cache, self.on_error, self.seed = batch_size, workers, cache, on_error, seed
-        self.close_mosaic = close_mosaic
+        self.batch_size, self.workers, self.seed, self.close_mosaic = batch_size, workers, seed, close_mosaic
+        self.cache, self.cache_dir = cache, cache_dir
         self._annotated: dict[str, Annotated] = {}
         self._datasets: dict[str, DetectionDataset] = {}
 
@@ -107,18 +112,16 @@ class DetectionData(pl.LightningDataModule):
             if reader is None:
                 known = [name for name, found in self.readers.items() if found is not None]
                 raise ValueError(f"this data set has no split '{split}': it has {', '.join(known)}")
-            found = reader()
-            report_problems(split, found, self.on_error)
-            self._annotated[split] = found
+            self._annotated[split] = reader()
         return self._annotated[split]
 
     def dataset(self, split: str) -> DetectionDataset:
         """The data set of a split; only ``train`` is augmented."""
         if split not in self._datasets:
+            records = self.annotated(split).records
+            store = None if self.cache == "none" else ImageStore(records, self.preprocess, self.cache, self.cache_dir)
             augment = self.augment if split == "train" else None
-            self._datasets[split] = DetectionDataset(
-                self.annotated(split).records, self.preprocess, augment=augment, seed=self.seed, cache=self.cache
-            )
+            self._datasets[split] = DetectionDataset(records, self.preprocess, augment, self.seed, store=store)
         return self._datasets[split]
 
     def setup(self, stage: str) -> None:
@@ -129,10 +132,10 @@ class DetectionData(pl.LightningDataModule):
         dataset = self.dataset("train")
         trainer = self.trainer
         rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        sampler = EpochSampler(dataset, self.seed, rank, world, self.batch_size)
+        epochs = trainer.max_epochs if trainer and trainer.max_epochs and trainer.max_epochs > 0 else math.inf
+        sampler = EpochSampler(dataset, self.seed, rank, world, self.batch_size, epochs - self.close_mosaic)
+        sampler.set_epoch(trainer.current_epoch if trainer else 0)
         if trainer is not None:
-            sampler.set_epoch(trainer.current_epoch)
-            dataset.set_epoch(trainer.current_epoch)
             sampler.skip = trainer.fit_loop.epoch_loop.batch_progress.current.ready  # not 0 only after a resume
         full = len(sampler) // self.batch_size > 0
         return self._loader(dataset, sampler, drop_last=full)
@@ -162,21 +165,3 @@ class DetectionData(pl.LightningDataModule):
             collate_fn=collate,
             generator=torch.Generator(),  # its own, so that loading never moves the random numbers of the network
         )
-
-
-def report_problems(split: str, found: Annotated, on_error: str, shown: int = 20) -> None:
-    """Tell what the annotations of a split lost, before anything is trained on them.
-
-    Raises:
-        ValueError: Nothing usable is left, or there are problems and ``on_error`` is ``raise``.
-    """
-    for problem in found.problems[:shown]:
-        log.warning("%s: %s", split, problem)
-    if len(found.problems) > shown:
-        log.warning("%s: and %d more problems", split, len(found.problems) - shown)
-    boxes = sum(len(record.truth.labels) for record in found.records)
-    log.info("%s: %d pictures, %d boxes, %d problems", split, len(found.records), boxes, len(found.problems))
-    if found.problems and on_error == "raise":
-        raise ValueError(f"{split}: {len(found.problems)} problems in the annotations, the first: {found.problems[0]}")
-    if not found.records:
-        raise ValueError(f"{split}: no usable picture was found")

@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from yolo.checkpoint import Model, describe
 from yolo.data import to_float
-from yolo.evaluate import to_found
+from yolo.inference import to_found
 from yolo.metrics import DetectionMetric
 from yolo.ops import detect
 from yolo.training.multiscale import MultiScale, resize_batch
@@ -98,7 +98,8 @@ class DetectionModule(pl.LightningModule):
     def on_validation_epoch_end(self) -> None:
         scores = self.metric.compute()
         for name in ("map50", "map", "map75"):
-            self.log(f"val/{name}", float(scores[name]), prog_bar=name != "map75", rank_zero_only=False)
+            score = scores[name]  # type: ignore[literal-required]
+            self.log(f"val/{name}", float("nan") if score is None else score, prog_bar=name != "map75")
         self.metric.reset()
 
     def configure_optimizers(self) -> Any:

@@ -1,5 +1,6 @@
 """A new input size every few batches (YOLOv2, arXiv:1612.08242, sec. 2, "Multi-Scale Training")."""
 
+import math
 import random
 from dataclasses import dataclass
 
@@ -33,12 +34,18 @@ class MultiScale:
         lowest = -(-int(self.low * longest) // stride) * stride
         highest = int(self.high * longest) // stride * stride
         lengths = range(min(lowest, longest), max(highest, longest) + 1, stride)
-        return [tuple(max(stride, round(side * length / longest / stride) * stride) for side in size) for length in lengths]  # type: ignore[misc]
+        return [_scaled(size, length / longest, stride) for length in lengths]
 
     def draw(self, size: tuple[int, int], stride: int, accumulate: int, seed: int, epoch: int, batch: int) -> tuple[int, int]:
         """Height and width for one batch of one epoch."""
         window = -(-self.every // accumulate) * accumulate
         return random.Random(f"{seed} {epoch} {batch // window}").choice(self.sizes(size, stride))
+
+
+def _scaled(size: tuple[int, int], factor: float, stride: int) -> tuple[int, int]:
+    """``size`` times ``factor``, each side rounded up to a multiple of ``stride``."""
+    height, width = (math.ceil(side * factor / stride - 1e-9) * stride for side in size)
+    return height, width
 
 
 def resize_batch(images: Tensor, targets: Targets, size: tuple[int, int]) -> tuple[Tensor, Targets]:
