@@ -45,7 +45,9 @@ def with_preprocess(model: Model, resize: Resize | None, size: Sequence[int] | N
     if resize is not None:
         preprocess = replace(preprocess, resize=resize)
     if size is not None:
-        preprocess = replace(preprocess, size=tuple(size))
+        if len(size) != 2:
+            raise ValueError(f"size must be height and width in pixels, got {list(size)}")
+        preprocess = replace(preprocess, size=(size[0], size[1]))
     model.detector.check_size(*preprocess.size)
     return Model(model.detector, model.classes, preprocess)
 
@@ -103,7 +105,7 @@ class Inference:
         self.model = model
         self.device = choose_device(device)
         self.precision = precision
-        self.detector = model.detector.to(self.device, memory_format=torch.channels_last).eval()
+        self.detector = model.detector.to(self.device).to(memory_format=torch.channels_last).eval()
         self.detect = partial(
             detect,
             specs=self.detector.specs,

@@ -1,0 +1,134 @@
+"""An evaluation for people (tables) and for programs (metrics.json)."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from yolo.data.image import load_image
+from yolo.metrics import Report
+from yolo.report.draw import draw_truth_and_found
+from yolo.report.predictions import write_image
+from yolo.types import Found, Record
+
+MEANS = {
+    "voc07_map50": "VOC 2007, 11 points, IoU .5",
+    "voc_map50": "VOC area, IoU .5",
+    "darknet_map50": "Darknet map, IoU .5",
+    "map": "COCO AP, IoU .5 to .95",
+    "map50": "COCO AP, IoU .5",
+    "map75": "COCO AP, IoU .75",
+    "map_small": "COCO AP, small (area < 32 x 32 pixels)",
+    "map_medium": "COCO AP, medium",
+    "map_large": "COCO AP, large (area > 96 x 96 pixels)",
+    "mar_1": "COCO AR, 1 detection",
+    "mar_10": "COCO AR, 10 detections",
+    "mar_max": "COCO AR, max_detections",
+    "mar_small": "COCO AR, small",
+    "mar_medium": "COCO AR, medium",
+    "mar_large": "COCO AR, large",
+}
+CLASS_COLUMNS = {
+    "voc07_ap50": "VOC07",
+    "voc_ap50": "VOC area",
+    "darknet_ap50": "Darknet",
+    "ap": "COCO",
+    "ap50": "AP50",
+    "ap75": "AP75",
+    "truths": "objects",
+    "detections": "found",
+    "true_positives": "TP",
+    "false_positives": "FP",
+    "false_negatives": "FN",
+}
+
+
+def evaluation_tables(report: Report) -> list[Table]:
+    """Per class, then the means, then the settings that the numbers depend on."""
+    values: dict[str, Any] = dict(report)
+    classes = Table(
+        "class", title="per class (TP, FP, FN by VOC's rule at IoU .5, all scores)", title_justify="left"
+    )
+    for heading in CLASS_COLUMNS.values():
+        classes.add_column(heading, justify="right")
+    for name, row in report["per_class"].items():
+        cells: dict[str, Any] = dict(row)
+        classes.add_row(_literal(name), *(_cell(cells[key]) for key in CLASS_COLUMNS))
+    means = Table(
+        "mean",
+        "value",
+        title=f"{report['pictures']} pictures, {report['truths']} objects",
+        title_justify="left",
+    )
+    for key, meaning in MEANS.items():
+        means.add_row(meaning, _cell(values[key]))
+    settings = Table("setting", "value")
+    for key, value in report["settings"].items():
+        settings.add_row(key, _literal(f"{value:g}" if isinstance(value, float) else str(value)))
+    return [classes, means, settings]
+
+
+def _cell(value: float | int | None) -> str:
+    if value is None:
+        return "n/a"
+    return str(value) if isinstance(value, int) else f"{value:.4f}"
+
+
+def _literal(text: str) -> str:
+    return text.replace("[", r"\[")  # rich would take brackets for styles
+
+
+def write_metrics(report: Report, path: Path) -> None:
+    """Write metrics.json; what is not available is null."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+
+
+def write_results(
+    found: Sequence[Found], records: Sequence[Record], classes: Sequence[str], path: Path
+) -> None:
+    """Write detections as COCO results, one a line, under the ids that the ground truth has."""
+    rows = []
+    for one, record in zip(found, records, strict=True):
+        image_id = record.image_id if record.coco_id is None else record.coco_id
+        for box, score, label in zip(
+            one.boxes.tolist(), one.scores.tolist(), one.labels.tolist(), strict=True
+        ):
+            xywh = [round(value, 3) for value in (box[0], box[1], box[2] - box[0], box[3] - box[1])]
+            row = {
+                "image_id": image_id,
+                "category": classes[label],
+                "label": label,
+                "bbox": xywh,
+                "score": round(score, 6),
+            }
+            rows.append(json.dumps(row, ensure_ascii=False, allow_nan=False))
+    path.write_text("[\n" + ",\n".join(rows) + "\n]\n", "utf-8")
+
+
+def draw_results(
+    found: Sequence[Found],
+    records: Sequence[Record],
+    classes: Sequence[str],
+    folder: Path,
+    *,
+    count: int,
+    score_threshold: float,
+) -> None:
+    """Draw truth and detections of the first pictures side by side.
+
+    Args:
+        found: As the evaluation used them.
+        records: The pictures.
+        classes: Names.
+        folder: For the drawings, which are numbered.
+        count: How many pictures.
+        score_threshold: Of the detections that are drawn.
+    """
+    for index, (one, record) in enumerate(zip(found[:count], records[:count], strict=True)):
+        strong = one.scores > score_threshold
+        kept = Found(one.boxes[strong], one.scores[strong], one.labels[strong])
+        drawn = draw_truth_and_found(load_image(record.path), record.truth, kept, classes)
+        write_image(folder / f"{index:04d}_{Path(record.path).stem}.png", drawn)
