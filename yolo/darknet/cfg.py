@@ -1,7 +1,8 @@
 """A strict reader of Darknet .cfg files: every fault is one sentence with file and line.
 
-Comments (``#`` and ``;``, on their own line or after a value), blank lines, blanks around names and values, CRLF and
-a byte order mark are read as what they are; a word that this package does not know is an error, never a default.
+Comments (``#`` and ``;``, on their own line or after a value), blank lines, blanks around names and
+values, CRLF and a byte order mark are read as what they are; a word that this package does not know is an
+error, never a default.
 """
 
 import logging
@@ -120,6 +121,7 @@ def decode(content: bytes) -> str:
 
 
 def encode(text: str) -> bytes:
+    """Undo :func:`decode`."""
     return text.encode("utf-8", errors="surrogateescape")
 
 

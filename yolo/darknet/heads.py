@@ -42,7 +42,8 @@ def _grid(section: Section, below: Shape, size: tuple[int, int]) -> HeadSpec:
     given = below[0] * below[1] * below[2]
     if needed != given:
         raise section.fault(
-            f"gets {given} values, {side} x {side} cells x ({boxes} boxes x 5 + {classes} classes) = {needed} are needed"
+            f"gets {given} values from the layer before it, "
+            f"{side} x {side} cells x ({boxes} boxes x 5 + {classes} classes) = {needed} are needed"
         )
     return HeadSpec(
         "grid",

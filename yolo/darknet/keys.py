@@ -1,8 +1,8 @@
 """Which sections and keys of a .cfg this package knows, and what it does with each.
 
-Names from the parsers of both Darknets (``parser.c``): a key is *used* (it shapes the result), *loss* (it shapes the
-training of a head and is kept in ``loss_options``), *training* (accepted and reported, without effect here) or
-*refused* unless it has the value that leaves the result alone.
+Names from the parsers of both Darknets (``parser.c``): a key is *used* (it shapes the result), *loss* (it
+shapes the training of a head and is kept in ``loss_options``), *training* (accepted and reported, without
+effect here) or *refused* unless it has the value that leaves the result alone.
 """
 
 from collections.abc import Mapping
@@ -61,14 +61,16 @@ TRAINING_ANYWHERE = _words(
 REFUSED_ANYWHERE = {"dontload": "0", "dontloadscales": "0"}  # they change what the weights file holds
 
 _COLOUR = "angle saturation exposure hue"
-_RATES = """learning_rate learning_rate_min momentum decay burn_in power policy step scale steps scales seq_scales gamma
-    max_batches max_epochs sgdr_cycle sgdr_mult adam B1 B2 eps ema_alpha loss_scale grad_centr equidistant_point
-    num_sigmas_reject_badlabels badlabels_rejection_percentage badlabels_reject_threshold weights_reject_freq"""
-_PICTURES = """aspect max_crop min_crop center flip blur gaussian_noise mixup mosaic mosaic_bound cutmix letter_box
-    adversarial_lr max_chart_loss random notruth"""
-_RUN = """batch subdivisions time_steps track augment_speed init_sequential_subdivisions sequential_subdivisions
-    dynamic_minibatch optimized_memory workspace_size_limit_MB try_fix_nan contrastive contrastive_jit_flip
-    contrastive_color unsupervised label_smooth_eps seen resize_step attention gpu_index"""
+_RATES = """learning_rate learning_rate_min momentum decay burn_in power policy step scale steps scales
+    seq_scales gamma max_batches max_epochs sgdr_cycle sgdr_mult adam B1 B2 eps ema_alpha loss_scale
+    grad_centr equidistant_point num_sigmas_reject_badlabels badlabels_rejection_percentage
+    badlabels_reject_threshold weights_reject_freq"""
+_PICTURES = """aspect max_crop min_crop center flip blur gaussian_noise mixup mosaic mosaic_bound cutmix
+    letter_box adversarial_lr max_chart_loss random notruth"""
+_RUN = """batch subdivisions time_steps track augment_speed init_sequential_subdivisions
+    sequential_subdivisions dynamic_minibatch optimized_memory workspace_size_limit_MB try_fix_nan contrastive
+    contrastive_jit_flip contrastive_color unsupervised label_smooth_eps seen resize_step
+    attention gpu_index"""
 _SCALES = "object_scale noobject_scale class_scale coord_scale"
 
 SECTIONS: dict[str, Keys] = {
@@ -112,9 +114,7 @@ SECTIONS: dict[str, Keys] = {
     "softmax": Keys(
         used=_words("groups temperature"), training=_words("noloss"), refused={"spatial": "0", "tree": ""}
     ),
-    "crop": Keys(
-        used=_words("crop_width crop_height noadjust"), training=_words(f"flip shift {_COLOUR}")
-    ),  # fmt: skip
+    "crop": Keys(used=_words("crop_width crop_height noadjust"), training=_words(f"flip shift {_COLOUR}")),
     "cost": Keys(training=_words("type scale ratio sse threshold noobj")),
     "detection": Keys(
         used=_words("classes coords side num softmax sqrt"),
@@ -131,12 +131,13 @@ SECTIONS: dict[str, Keys] = {
     "yolo": Keys(
         used=_words("classes num mask anchors scale_x_y new_coords"),
         loss=_words(
-            """ignore_thresh truth_thresh iou_loss iou_normalizer cls_normalizer obj_normalizer delta_normalizer
-            iou_thresh iou_thresh_kind label_smooth_eps objectness_smooth focal_loss max_delta counters_per_class"""
+            """ignore_thresh truth_thresh iou_loss iou_normalizer cls_normalizer obj_normalizer
+            delta_normalizer iou_thresh iou_thresh_kind label_smooth_eps objectness_smooth focal_loss
+            max_delta counters_per_class"""
         ),
         training=_words(
-            """jitter random resize nms_kind beta_nms beta1 max map show_details uc_normalizer track_history_size
-            sim_thresh dets_for_show dets_for_track track_ciou_norm"""
+            """jitter random resize nms_kind beta_nms beta1 max map show_details uc_normalizer
+            track_history_size sim_thresh dets_for_show dets_for_track track_ciou_norm"""
         ),
         refused={"embedding_layer": ""},
     ),

@@ -1,7 +1,6 @@
 """The layers that only cfg files ask for; the common ones are those of :mod:`yolo.models.layers`.
 
-Every module takes ``[N, C, H, W]`` tensors, one per source, and returns one; a vector is ``[N, C, 1, 1]``. Each names
-the C file that it stands for.
+Every module takes ``[N, C, H, W]`` tensors, one per source, and returns one; a vector is ``[N, C, 1, 1]``.
 """
 
 from collections.abc import Callable
@@ -57,7 +56,6 @@ class Convolutional(nn.Module):
 
     Args:
         padding: Pixels on each side, before they grow with the dilation.
-        shared: Take weights and batch norm of this layer instead of own ones (``share_index``).
     """
 
     def __init__(
@@ -72,17 +70,12 @@ class Convolutional(nn.Module):
         groups: int = 1,
         dilation: int = 1,
         normalize: bool = True,
-        shared: nn.Module | None = None,
     ) -> None:
         super().__init__()
         self.conv = nn.Conv2d(
             in_channels, out_channels, size, stride, padding * dilation, dilation, groups, bias=not normalize
         )
         self.norm = nn.BatchNorm2d(out_channels, NORM_EPS, NORM_MOMENTUM) if normalize else nn.Identity()
-        if shared is not None:
-            lender = shared.get_submodule("conv")
-            self.conv.weight, self.conv.bias = lender.weight, lender.bias
-            self.norm = shared.get_submodule("norm")
         self.act = ACTIVATIONS[act]()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -130,7 +123,10 @@ class PoolUneven(nn.Module):
 
 
 class Route(nn.Module):
-    """``[route]``: channels of the sources in a row, or of each the same one of ``groups`` slices (``route_layer.c``)."""
+    """``[route]``: the channels of the sources in a row, or of each the same of ``groups`` slices.
+
+    Source: ``route_layer.c``.
+    """
 
     def __init__(self, groups: int = 1, group: int = 0) -> None:
         super().__init__()
@@ -145,8 +141,8 @@ class Route(nn.Module):
 class Shortcut(nn.Module):
     """``[shortcut]``: ``alpha * x + beta * other`` on the channels that both have, then the activation.
 
-    Maps of different size meet at every n-th pixel of the larger one (``blas.c:shortcut_cpu``); what has no partner
-    in ``x`` stays as it is.
+    Maps of different size meet at every n-th pixel of the larger one (``blas.c:shortcut_cpu``); what has no
+    partner in ``x`` stays as it is.
     """
 
     def __init__(self, act: str = "linear", alpha: float = 1.0, beta: float = 1.0) -> None:
@@ -230,7 +226,7 @@ class Extra(nn.Module):
 
 
 class Softmax(nn.Module):
-    """``[softmax]`` over ``groups`` equal parts of the vector, logits divided by ``temperature`` (``softmax_layer.c``)."""
+    """``[softmax]`` over ``groups`` equal parts of the vector, logits divided by ``temperature``."""
 
     def __init__(self, groups: int = 1, temperature: float = 1.0) -> None:
         super().__init__()
@@ -242,7 +238,7 @@ class Softmax(nn.Module):
 
 
 class Crop(nn.Module):
-    """``[crop]`` as at test time: the middle of the picture, 0 .. 1 stretched to -1 .. 1 (``crop_layer.c``)."""
+    """``[crop]`` as at test time: the middle of the picture, 0 .. 1 stretched to -1 .. 1."""
 
     def __init__(self, height: int, width: int, adjust: bool = True) -> None:
         super().__init__()

@@ -10,7 +10,7 @@ from yolo.darknet import layers
 from yolo.darknet.cfg import Cfg, Section
 from yolo.darknet.heads import Shape, head_spec
 from yolo.darknet.keys import HEADS
-from yolo.models.layers import ConvBnAct, Local, MaxPool, Reorg
+from yolo.models.layers import NORM_EPS, NORM_MOMENTUM, ConvBnAct, Local, MaxPool, Reorg
 from yolo.ops.heads import HeadSpec
 
 MOST_SIDE = 65_536  # pixels or windows
@@ -30,8 +30,8 @@ class Layer:
         shape: Of its output.
         make: Builds the module.
         floats: Numbers that a weights file holds for it.
-        operations: As Darknet counts them for its BFLOPs: two per weight and position of a convolution, the window of
-            a max-pool, one per value of a shortcut, nothing else.
+        operations: As Darknet counts them for its BFLOPs: two per weight and position of a convolution, the
+            window of a max-pool, one per value of a shortcut, nothing else.
         spec: Of a head.
         lender: The layer whose weights it shares.
     """
@@ -244,7 +244,7 @@ def _connected(section: Section, before: Before) -> Layer:
 
 def _batchnorm(section: Section, before: Before) -> Layer:
     above, shape = before.last(section)
-    make = partial(nn.BatchNorm2d, shape[0], layers.NORM_EPS, layers.NORM_MOMENTUM)
+    make = partial(nn.BatchNorm2d, shape[0], NORM_EPS, NORM_MOMENTUM)
     return Layer(section, (above,), shape, shape, make, 4 * shape[0])
 
 

@@ -1,7 +1,7 @@
 """Darknet weights files, both ways (``parser.c``: load_weights_upto, save_weights_upto).
 
-A file is a header (three int32: major, minor, revision; then the images seen, 64 bit from version 0.2 on, 32 before)
-and float32 numbers without gaps, all little endian, layer after layer in the order of the cfg.
+A file is a header (three int32: major, minor, revision; then the images seen, 64 bit from version 0.2 on, 32
+before) and float32 numbers without gaps, all little endian, layer after layer in the order of the cfg.
 """
 
 import os
@@ -50,7 +50,7 @@ class Header(NamedTuple):
         return struct.pack("<3iQ" if self.wide else "<3iI", self.major, self.minor, self.revision, self.seen)
 
     def after(self, images: int) -> "Header":
-        """This header once ``images`` more have been seen; an old one becomes 0.2 when 32 bits are too few."""
+        """This header once ``images`` more were seen; an old one becomes 0.2 when 32 bits are too few."""
         header = self._replace(seen=self.seen + images)
         return header if header.wide or header.seen < 2**32 else header._replace(major=0, minor=2)
 
@@ -58,7 +58,7 @@ class Header(NamedTuple):
 class Slot(NamedTuple):
     """The numbers of one layer, in file order."""
 
-    index: int  # of the layer in the cfg
+    layer: int  # its index in the cfg
     name: str
     tensors: tuple[Tensor, ...]
     turned: int | None = None  # which of them a transposed file holds the other way round
@@ -75,8 +75,8 @@ def layer_slot(index: int, name: str, layer: Weighted, norm: Norm | None) -> Slo
     statistics = () if norm is None else (norm.weight, norm.running_mean, norm.running_var)
     assert all(tensor is not None for tensor in statistics)
     if isinstance(layer, nn.Linear):
-        return Slot(index, name, (bias, layer.weight, *statistics), turned=1)  # type: ignore[arg-type]
-    return Slot(index, name, (bias, *statistics, layer.weight))  # type: ignore[arg-type]
+        return Slot(index, name, (bias, layer.weight, *statistics), turned=1)
+    return Slot(index, name, (bias, *statistics, layer.weight))
 
 
 def batchnorm_slot(index: int, name: str, norm: nn.BatchNorm2d) -> Slot:
@@ -189,10 +189,10 @@ def load_weights(slots: Sequence[Slot], path: Path | str, cutoff: int | None = N
     """
     path = Path(path)
     header = read_header(path)
-    used = [slot for slot in slots if cutoff is None or slot.index < cutoff]
+    used = [slot for slot in slots if cutoff is None or slot.layer < cutoff]
     if not used:
         raise ValueError(f"cutoff={cutoff} leaves no layer with weights to load")
-    count = check_count(path, header, [(slot.index, slot.name, slot.floats) for slot in slots], cutoff)
+    count = check_count(path, header, [(slot.layer, slot.name, slot.floats) for slot in slots], cutoff)
     values = torch.from_numpy(np.fromfile(path, dtype="<f4", count=count, offset=header.size))
     if len(values) != count:
         raise ValueError(f"{path}: the file shrank while it was read")
