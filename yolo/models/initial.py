@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from yolo.models.detector import Detector
-from yolo.models.layers import LEAKY_SLOPE, Local, darknet_layers
+from yolo.models.layers import LEAKY_SLOPE, Local, Residual, darknet_layers
 from yolo.ops.heads import HeadSpec
 
 PREDICTOR_STD = 0.01
@@ -22,6 +22,9 @@ def initialise(module: nn.Module) -> None:
     """He weights for every layer (arXiv:1502.01852, eq. 14), zero biases, neutral batch norms.
 
     Darknet starts the same way (``convolutional_layer.c``), but its running variance begins at 0, here at 1.
+    The last scale of each residual is one over the square root of their number, so that their sum is as large
+    as its start: with scale 1 and statistics not yet gathered, YOLOv3 would put out thousands, and its boxes
+    would be infinite.
     """
     for layer, norm in darknet_layers(module):
         kernel = layer.weight[0, 0] if isinstance(layer, Local) else layer.weight[0]
@@ -30,6 +33,9 @@ def initialise(module: nn.Module) -> None:
             nn.init.zeros_(layer.bias)
         if norm is not None:
             norm.reset_parameters()
+    residuals = [child for child in module.modules() if isinstance(child, Residual)]
+    for residual in residuals:
+        nn.init.constant_(residual.expand.norm.weight, len(residuals) ** -0.5)
 
 
 def initialise_detector(detector: Detector) -> None:

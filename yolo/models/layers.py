@@ -146,8 +146,9 @@ class Reorg(nn.Module):
 class Local(nn.Module):
     """A convolution with weights of its own at every position (Darknet's ``[local]``, ``local_layer.c``).
 
-    ``weight`` is ``[positions, out_channels, in_channels, k, k]`` and ``bias`` ``[out_channels, height,
-    width]`` of the output, both as they lie in a weights file.
+    ``weight`` is ``[positions, out_channels, in_channels * k * k]`` and ``bias`` ``[out_channels, height,
+    width]`` of the output, both as they lie in a weights file. (Five axes would make
+    ``to(memory_format=channels_last)`` fail.)
 
     Args:
         size: Height and width of the input, which is the only one it takes.
@@ -171,9 +172,7 @@ class Local(nn.Module):
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.stride, self.padding = kernel_size, stride, padding
         positions = self.out_size[0] * self.out_size[1]
-        self.weight = nn.Parameter(
-            torch.empty(positions, out_channels, in_channels, kernel_size, kernel_size)
-        )
+        self.weight = nn.Parameter(torch.empty(positions, out_channels, in_channels * kernel_size**2))
         self.bias = nn.Parameter(torch.zeros(out_channels, *self.out_size))
         nn.init.normal_(self.weight, std=(2.0 / (in_channels * kernel_size**2)) ** 0.5)
 
@@ -191,9 +190,7 @@ class Local(nn.Module):
             for dx in range(k)
         ]
         patches = torch.stack(windows, dim=2).reshape(x.shape[0], -1, oh * ow)  # [N, in * k * k, positions]
-        out = torch.bmm(
-            patches.permute(2, 0, 1), self.weight.flatten(2).transpose(1, 2)
-        )  # [positions, N, out]
+        out = torch.bmm(patches.permute(2, 0, 1), self.weight.transpose(1, 2))  # [positions, N, out]
         return out.permute(1, 2, 0).reshape(x.shape[0], self.out_channels, oh, ow) + self.bias
 
     def extra_repr(self) -> str:

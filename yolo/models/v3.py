@@ -138,7 +138,7 @@ def yolov3(num_classes: int = 80, anchors: PlainAnchors | None = None, width: fl
 
     Args:
         num_classes: C.
-        anchors: Width and height of each prior, pixels of the input, small to large; None for ``COCO_ANCHORS``.
+        anchors: Width and height of each prior, input pixels, small to large; None for ``COCO_ANCHORS``.
         width: Scales the channels.
     """
     return _yolov3(num_classes, anchors, width, pyramid=False)

@@ -108,7 +108,7 @@ def yolov4(num_classes: int = 80, anchors: PlainAnchors | None = None, width: fl
 
     Args:
         num_classes: C.
-        anchors: Width and height of each prior, pixels of the input, small to large; None for ``COCO_ANCHORS``.
+        anchors: Width and height of each prior, input pixels, small to large; None for ``COCO_ANCHORS``.
         width: Scales the channels.
     """
     masks = [(0, 1, 2), (3, 4, 5), (6, 7, 8)]

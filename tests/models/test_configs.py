@@ -1,0 +1,29 @@
+"""Every file of configs/model builds the network it is named after."""
+
+from pathlib import Path
+
+import pytest
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from yolo.models import Detector
+from yolo.models.build import DETECTORS
+
+CONFIGS = Path(__file__).parents[2] / "configs" / "model"
+ROOT = {"data": {"num_classes": 3}, "preprocess": {"size": [416, 416], "resize": "letterbox"}}
+
+
+def test_there_is_a_config_per_model() -> None:
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == DETECTORS.keys()
+
+
+@pytest.mark.parametrize("name", DETECTORS)
+def test_config_builds_the_bare_detector(name: str) -> None:
+    cfg = OmegaConf.merge(ROOT, OmegaConf.load(CONFIGS / f"{name}.yaml"), {"model": {"width": 0.25}})
+    detector = instantiate(cfg.model, _convert_="all")
+    assert isinstance(detector, Detector)
+    assert detector.recipe is not None
+    assert detector.recipe.name == name
+    assert detector.num_classes == 3
+    assert detector.specs == DETECTORS[name](num_classes=3, width=0.25).specs
+    detector.check_size(*cfg.preprocess.size)
