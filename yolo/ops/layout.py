@@ -10,6 +10,7 @@ from torch import Tensor
 from yolo.ops.heads import HeadSpec
 
 KINDS = ("grid", "region", "yolo")
+MAX_HEADS, MAX_BOXES = 8, 32  # heads travel to a CUDA kernel as one argument of 4 KiB; csrc/heads.h
 INTS = 7  # per head: kind, classes, A, side, softmax, squared, sqrt
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # float64: references only
 
@@ -91,6 +92,8 @@ def check_heads(logits: Sequence[Tensor], specs: Sequence[HeadSpec]) -> None:
         raise ValueError(
             f"got {len(logits)} head outputs for {len(specs)} head descriptions; they come in pairs"
         )
+    if len(specs) > MAX_HEADS:
+        raise ValueError(f"at most {MAX_HEADS} heads are decoded together, got {len(specs)}")
     first = logits[0]
     for index, (x, spec) in enumerate(zip(logits, specs, strict=True)):
         wanted = f"[N, {spec.channels}]" if spec.kind == "grid" else f"[N, {spec.channels}, H, W]"
@@ -98,6 +101,10 @@ def check_heads(logits: Sequence[Tensor], specs: Sequence[HeadSpec]) -> None:
             raise ValueError(
                 f"head {index} ({spec.kind}, {spec.num_anchors} boxes a cell, {spec.num_classes} classes) "
                 f"must put out {wanted}, got {list(x.shape)}"
+            )
+        if spec.num_anchors > MAX_BOXES:
+            raise ValueError(
+                f"head {index} may predict at most {MAX_BOXES} boxes a cell, got {spec.num_anchors}"
             )
         if x.dtype not in DTYPES or x.dtype != first.dtype:
             raise ValueError(f"head {index} must be float16, bfloat16 or float32 like head 0, got {x.dtype}")

@@ -44,7 +44,7 @@ def nms(
     check_boxes(boxes, scores, labels)
     check_limits(score_threshold, iou_threshold, max_detections)
     options = (iou_threshold, score_threshold, max_detections, class_agnostic)
-    return Detections(*torch.ops.yolo.nms.default(boxes, scores, labels, *options))
+    return Detections(*torch.ops.yolo.nms.default(boxes.float(), scores.float(), labels.long(), *options))
 
 
 def check_boxes(boxes: Tensor, scores: Tensor, labels: Tensor) -> None:
