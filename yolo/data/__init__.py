@@ -3,7 +3,7 @@
 from yolo.data.augment import Augment
 from yolo.data.batch import Item, collate, to_float
 from yolo.data.dataset import DetectionDataset
-from yolo.data.formats import Annotated, Problem, read_digits, read_voc
+from yolo.data.formats import Annotated, Problem, read_coco, read_darknet, read_digits, read_voc, read_yolo
 from yolo.data.geometry import Sample
 from yolo.data.image import check_image, image_size, load_image
 from yolo.data.preprocess import Preprocess, place, undo
@@ -23,8 +23,11 @@ __all__ = [
     "image_size",
     "load_image",
     "place",
+    "read_coco",
+    "read_darknet",
     "read_digits",
     "read_voc",
+    "read_yolo",
     "to_float",
     "undo",
 ]

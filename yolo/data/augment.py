@@ -1,7 +1,8 @@
 """Augmentation: mosaic, mixup, scale, shift, flip and colour, on uint8 pixels and their boxes at once.
 
-Every random number comes from the generator that is handed in, so a picture's augmentation does not depend on which
-worker makes it. Geometry is one affine map per picture straight onto the canvas; colour is one pass over the result.
+Every random number comes from the generator that is handed in, so a picture's augmentation does not depend on
+which worker makes it. Geometry is one affine map per picture straight onto the canvas; colour is one pass
+over the result.
 """
 
 from collections.abc import Callable, Sequence
@@ -181,11 +182,11 @@ def vary_colour(
     steps = np.arange(256)
     tables = np.stack(
         [
-            (steps + round(turn * 180)) % 180,  # OpenCV's 8-bit hue is in units of 2 degrees
+            (steps + round(turn * 256)) % 256,
             np.clip(np.rint(steps * saturation), 0, 255),
             np.clip(np.rint(steps * exposure), 0, 255),
         ],
         axis=-1,
     ).astype(np.uint8)
-    hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV)
-    return cv2.cvtColor(cv2.LUT(hsv, tables[None]), cv2.COLOR_HSV2RGB)
+    hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV_FULL)
+    return cv2.cvtColor(cv2.LUT(hsv, tables[None]), cv2.COLOR_HSV2RGB_FULL)

@@ -8,8 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset, get_worker_info
 
-from yolo.data.augment import Augment, Sample
+from yolo.data.augment import Augment
 from yolo.data.batch import Item
+from yolo.data.geometry import Sample
 from yolo.data.preprocess import Preprocess, place
 from yolo.data.store import ImageStore, load_working
 from yolo.types import Meta, Placement, Record
@@ -18,8 +19,9 @@ from yolo.types import Meta, Placement, Record
 class DetectionDataset(Dataset[Item]):
     """Pictures and their objects.
 
-    What comes out depends on the seed, the epoch and the index alone, never on the number of workers. The epoch
-    and whether mosaic is on lie in shared memory, so that workers which live on between epochs see them change.
+    What comes out depends on the seed, the epoch and the index alone, never on the number of workers. The
+    epoch and whether mosaic is on lie in shared memory, so that workers which live on between epochs see them
+    change.
 
     Args:
         records: What a reader found.
@@ -52,7 +54,7 @@ class DetectionDataset(Dataset[Item]):
         return len(self.records)
 
     def set_epoch(self, epoch: int, *, mosaic: bool = True) -> None:
-        """Choose the epoch, before its first batch is asked for; ``mosaic=False`` leaves mosaic and mixup out."""
+        """Choose the epoch, before its first batch is asked for; ``mosaic=False``: no mosaic, no mixup."""
         self._state[0] = epoch
         self._state[1] = int(mosaic)
 

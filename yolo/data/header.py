@@ -24,7 +24,7 @@ class Header(NamedTuple):
 
 
 def parse(data: bytes) -> Header | None:
-    """Read the header of a JPEG or PNG file; None for every other format and for what is damaged or incomplete."""
+    """Read the header of a JPEG or PNG file; None for other formats and for what is damaged or incomplete."""
     try:
         if data.startswith(b"\xff\xd8"):
             return _jpeg(data)
@@ -43,7 +43,7 @@ def ends_properly(data: bytes) -> bool:
 
 
 def file_ends_properly(path: Path) -> bool:
-    """Whether the file is whole, judged by its end mark or by the length it declares; False: decode to know."""
+    """Whether the file is whole by its end mark or by the length it declares; False: decode to know."""
     with path.open("rb") as file:
         head = file.read(16)
         length = file.seek(0, 2)
@@ -105,7 +105,7 @@ def _exif_orientation(tiff: bytes) -> int:
 
 
 def _png(data: bytes) -> Header | None:
-    """Walk the chunks (ISO/IEC 15948) up to the pixels; metadata that may turn the picture is left to Pillow."""
+    """Walk the chunks (ISO/IEC 15948) up to the pixels; what may turn the picture is left to Pillow."""
     if data[12:16] != b"IHDR":
         return None
     width, height, bits, colour = struct.unpack_from(">IIBB", data, 16)

@@ -1,4 +1,4 @@
-"""How a picture becomes network input: the one value that training, validation, export and every runtime share."""
+"""How a picture becomes network input: one value that training, validation, export and runtimes share."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -47,8 +47,8 @@ def working_size(preprocess: Preprocess, height: int, width: int) -> tuple[int, 
 class ImageStore:
     """Every picture of a data set, decoded once, at its working size.
 
-    The pixels lie in one mapped file: a nameless one in memory (``ram``) or one in a folder that the next run finds
-    again (``disk``). Workers share it, whatever way they are started.
+    The pixels lie in one mapped file: a nameless one in memory (``ram``) or one in a folder that the next run
+    finds again (``disk``). Workers share it, whatever way they are started.
 
     Args:
         records: The pictures.
@@ -119,7 +119,7 @@ class ImageStore:
         self._pixels = np.frombuffer(mmap.mmap(self._descriptor, self.total), np.uint8)
 
     def _on_disk(self, folder: Path, pool: ThreadPoolExecutor) -> None:
-        """Map the file of these very pictures; make it first if it is not there, under another name until whole."""
+        """Map the file of these very pictures; it is made first if needed, under another name until whole."""
         folder.mkdir(parents=True, exist_ok=True)
         target = folder / f"{self._key()}.pixels"
         if not (target.is_file() and target.stat().st_size == self.total):

@@ -1,7 +1,10 @@
 """Readers: from the files of a data set to records."""
 
 from yolo.data.formats.annotated import Annotated, Problem
+from yolo.data.formats.coco import read_coco
+from yolo.data.formats.darknet import read_darknet
 from yolo.data.formats.digits import read_digits
 from yolo.data.formats.voc import read_voc
+from yolo.data.formats.yolo import read_yolo
 
-__all__ = ["Annotated", "Problem", "read_digits", "read_voc"]
+__all__ = ["Annotated", "Problem", "read_coco", "read_darknet", "read_digits", "read_voc", "read_yolo"]

@@ -1,6 +1,7 @@
 """What every reader hands over, and the one place where boxes are checked."""
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from yolo.data.image import ImageInfo, turn_boxes
 from yolo.types import Record, Truth
@@ -39,6 +41,7 @@ class Annotated:
     records: list[Record]
     classes: list[str]
     problems: list[Problem] = field(default_factory=list)
+    category_ids: tuple[int, ...] = ()  # COCO: the ids of the classes in the file, for result files
 
     @property
     def lost(self) -> list[Problem]:
@@ -112,6 +115,22 @@ class Objects:
         """Note a problem in this file."""
         self.problems.append(Problem(self.file, line, message, code, lost))
 
+    def stated_size(self, line: int, height: float, width: float, info: ImageInfo) -> bool:
+        """Compare the size that the annotation states with the picture's, report a difference.
+
+        Returns:
+            Whether the annotation was made on the picture before its EXIF turn.
+        """
+        if (height, width) == info.size or not 0 < height < math.inf or not 0 < width < math.inf:
+            return False  # many tools write 0 for "do not know"
+        text = f"the file says {width:g}x{height:g}, the picture has {info.size[1]}x{info.size[0]} pixels"
+        if (height, width) == (info.height, info.width):
+            message = f"{text}: drawn before the EXIF turn, boxes turned with it"
+            self.report(line, message, "turned", lost=False)
+            return True
+        self.report(line, f"{text}: the boxes are taken as they are", "size", lost=False)
+        return False
+
     def truth(self, info: ImageInfo, *, stored_frame: bool = False) -> Truth:
         """Clip to the picture, drop what is degenerate, outside or double, and report all of it.
 
@@ -119,18 +138,27 @@ class Objects:
             info: Size and turn of the picture.
             stored_frame: The boxes were drawn on the picture before its EXIF turn.
         """
-        boxes = np.array(self.boxes, np.float64).reshape(-1, 4)
+        if not self.boxes:
+            return no_truth()
+        boxes = np.array(self.boxes, np.float64)
         if stored_frame:
             boxes = turn_boxes(boxes, info)
         height, width = info.size
-        clipped = boxes.clip(0, (width, height, width, height))
+        limits = np.array((width, height, width, height))
+        clipped = boxes.clip(0, limits)
+        keys = list(
+            zip(self.labels, self.crowd, map(tuple, clipped.astype(np.float32).tolist()), strict=True)
+        )
+        sides = clipped[:, 2:] - clipped[:, :2]
         keep = np.ones(len(boxes), bool)
-        seen: dict[tuple[object, ...], int] = {}
-        for index, (box, inside) in enumerate(zip(boxes.tolist(), clipped.tolist(), strict=True)):
-            keep[index] = self._judge(index, box, inside, (width, height), seen)
+        fine = (sides > 0).all() and (np.abs(boxes - clipped) <= SLACK * limits).all()
+        if not fine or len(set(keys)) < len(keys):
+            first: dict[object, int] = {}
+            for index, key in enumerate(keys):
+                earlier = first.setdefault(key, index)
+                keep[index] = self._judge(index, boxes[index], clipped[index], (width, height), earlier)
         area = np.array(self.area, np.float64)
-        sizes = clipped[:, 2:] - clipped[:, :2]
-        area = np.where(np.isfinite(area), area, sizes[:, 0] * sizes[:, 1])
+        area = np.where(np.isfinite(area), area, sides[:, 0] * sides[:, 1])
         return Truth(
             clipped[keep].astype(np.float32),
             np.array(self.labels, np.int64)[keep],
@@ -142,12 +170,14 @@ class Objects:
     def _judge(
         self,
         index: int,
-        box: list[float],
-        inside: list[float],
+        box: NDArray[np.float64],
+        inside: NDArray[np.float64],
         size: tuple[int, int],
-        seen: dict[tuple[object, ...], int],
+        earlier: int,
     ) -> bool:
-        line, text = self.lines[index], _text(box)
+        """Whether a box is kept; whatever is said about it is reported."""
+        line, picture = self.lines[index], f"the picture of {size[0]}x{size[1]}"
+        text = "(" + ", ".join(f"{value:.7g}" for value in box) + ")"
         if not np.isfinite(box).all():
             self.report(line, f"box {text} is not finite", "degenerate")
             return False
@@ -155,24 +185,17 @@ class Objects:
             self.report(line, f"box {text} has no area", "degenerate")
             return False
         if inside[2] <= inside[0] or inside[3] <= inside[1]:
-            self.report(line, f"box {text} lies outside the picture of {size[0]}x{size[1]}", "outside")
+            self.report(line, f"box {text} lies outside {picture}", "outside")
             return False
-        over = max(abs(a - b) / size[axis % 2] for axis, (a, b) in enumerate(zip(box, inside, strict=True)))
-        if over > SLACK:
-            message = f"box {text} reaches over the edge of the picture of {size[0]}x{size[1]}, clipped"
-            self.report(line, message, "clipped", lost=False)
-        key = (self.labels[index], self.crowd[index], *np.float32(inside).tolist())
-        if key in seen:
+        if (np.abs(box - inside) > SLACK * np.array(size * 2)).any():
             self.report(
-                line, f"box {text} is the same as the one in line {seen[key]}", "duplicate", lost=False
+                line, f"box {text} reaches over the edge of {picture}, clipped", "clipped", lost=False
             )
+        if earlier != index:
+            other = f"line {self.lines[earlier]}" if self.lines[earlier] else f"object {earlier + 1}"
+            self.report(line, f"box {text} is the same as in {other}", "duplicate", lost=False)
             return False
-        seen[key] = line
         return True
-
-
-def _text(box: Sequence[float]) -> str:
-    return "(" + ", ".join(f"{value:.7g}" for value in box) + ")"
 
 
 def no_truth() -> Truth:

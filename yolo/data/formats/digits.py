@@ -1,4 +1,4 @@
-"""The set that ships: scenes composed of the handwritten digits that scikit-learn carries, made once from a seed."""
+"""The set that ships: scenes of the handwritten digits that scikit-learn carries, drawn once from a seed."""
 
 import json
 import logging
@@ -43,8 +43,9 @@ def read_digits(
 ) -> Annotated:
     """Scenes of handwritten digits on coloured, textured ground.
 
-    The scenes of all splits are drawn on first use and kept; the folder's name changes with every option below, it
-    appears only when it is complete, and two processes that draw at the same time do not disturb each other.
+    The scenes of all splits are drawn on first use and kept; the folder's name changes with every option
+    below, it appears only when it is complete, and two processes that draw at the same time do not disturb
+    each other.
 
     Args:
         cache: Folder that keeps the scenes.

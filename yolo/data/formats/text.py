@@ -1,4 +1,4 @@
-"""Text files as people really write them: byte-order marks, CR, blanks at line ends, odd separators in paths."""
+"""Text files as people write them: byte-order marks, CR, blanks at line ends, odd separators in paths."""
 
 import codecs
 import os
@@ -74,8 +74,8 @@ def check_count(names: Sequence[str], num_classes: int | None, where: str | Path
 def find_file(base: Path, entry: str, *, allow_outside: bool = False) -> Path | None:
     """The file that ``entry``, a path from a data file, stands for; None when there is none.
 
-    Both separators are understood; a name is tried without the blanks at its ends, then with them, then in the
-    composed and decomposed Unicode forms.
+    Both separators are understood; a name is tried without the blanks at its ends, then with them, then in
+    the composed and decomposed Unicode forms.
 
     Raises:
         ValueError: The path leaves ``base`` (checked by its text: links inside are the user's own).
@@ -115,7 +115,7 @@ def relative_name(path: Path, root: Path) -> str:
 
 
 def label_candidates(image: Path) -> list[Path]:
-    """Where the label file of a picture may lie: in the ``labels`` folder beside ``images``, then beside the picture.
+    """Where the label file of a picture may lie: below ``labels`` in the place of ``images``, or beside it.
 
     Only a whole folder name is swapped, the last one of its kind; only the last suffix is replaced.
     """

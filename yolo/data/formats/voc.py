@@ -1,6 +1,5 @@
 """Pascal VOC: an XML file per picture; ImageSets, or XML files beside the pictures."""
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -34,15 +33,16 @@ def read_voc(
 ) -> Annotated:
     """Read Pascal VOC annotations.
 
-    Corners: VOC proper counts pixels from 1 and includes the last one, so ``one_based`` turns (xmin, ymin, xmax,
-    ymax) into the edges (xmin - 1, ymin - 1, xmax, ymax). Sets drawn with labelImg and its like hold the edges
-    themselves, in pixels from 0: the default takes them as they are written.
+    Corners: VOC proper counts pixels from 1 and includes the last one, so ``one_based`` turns (xmin, ymin,
+    xmax, ymax) into the edges (xmin - 1, ymin - 1, xmax, ymax). Sets drawn with labelImg and its like hold
+    the edges themselves, in pixels from 0: the default takes them as they are written.
 
     Args:
-        root: The folder with ``ImageSets``, ``Annotations`` and ``JPEGImages``, or with folders of XML files beside
-            their pictures.
-        split: Name of a list in ``ImageSets/Main``, or of a folder of XML files; ``VOC2007/trainval`` looks for it
-            below the folder ``VOC2007``; several are read one after the other; None takes every XML file.
+        root: The folder with ``ImageSets``, ``Annotations`` and ``JPEGImages``, or with folders of XML files
+            beside their pictures.
+        split: Name of a list in ``ImageSets/Main``, or of a folder of XML files; ``VOC2007/trainval`` looks
+            for it below the folder ``VOC2007``; several are read one after the other; None takes every XML
+            file.
         classes: Names in the order of their ids; None collects the names that occur, sorted.
         images: Name of the folder of pictures.
         annotations: Name of the folder of XML files.
@@ -50,7 +50,8 @@ def read_voc(
         on_error: ``skip`` leaves out what cannot be used and lists it, ``raise`` stops.
 
     Raises:
-        ValueError: The split is not there, nothing in it is usable, or ``on_error`` is ``raise`` and something is not.
+        ValueError: The split is not there, nothing in it is usable, or ``on_error`` is ``raise`` and
+            something is not.
     """
     base = Path(root)
     problems: list[Problem] = []
@@ -133,9 +134,9 @@ def _picture(entry: _Entry, tree: Node) -> Path | None:
             return path
     named = tree.value("filename")
     if named:
-        path = find_file(entry.images, named)
-        if path is not None and path.suffix.lower() in IMAGE_SUFFIXES:
-            return path
+        found = find_file(entry.images, named)
+        if found is not None and found.suffix.lower() in IMAGE_SUFFIXES:
+            return found
     for path in sorted(entry.images.glob("*")):
         if path.stem == Path(entry.stem).name and path.suffix.lower() in IMAGE_SUFFIXES:
             return path
@@ -194,16 +195,7 @@ def _stored_frame(tree: Node, info: ImageInfo, objects: Objects) -> bool:
     if size is None:
         return False
     try:
-        stated = (float(size.value("height", "0")), float(size.value("width", "0")))
+        height, width = float(size.value("height", "0")), float(size.value("width", "0"))
     except ValueError:
         return False
-    if stated == info.size or not all(math.isfinite(side) and side > 0 for side in stated):
-        return False
-    text = f"the file says {stated[1]:g}x{stated[0]:g}, the picture has {info.size[1]}x{info.size[0]} pixels"
-    if stated == (info.height, info.width):
-        objects.report(
-            size.line, f"{text}: drawn before the EXIF turn, boxes turned with it", "turned", lost=False
-        )
-        return True
-    objects.report(size.line, f"{text}: the boxes are taken as they are", "size", lost=False)
-    return False
+    return objects.stated_size(size.line, height, width, info)

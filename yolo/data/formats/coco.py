@@ -1,0 +1,178 @@
+"""COCO: one JSON file for a split."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from yolo.data.formats.annotated import Annotated, Objects, OnError, Problem, class_list, finish
+from yolo.data.formats.text import find_file, read_text
+from yolo.data.image import ImageInfo, check_image
+from yolo.types import Record
+
+
+def read_coco(
+    annotations: str | Path,
+    images: str | Path | None = None,
+    classes: Sequence[str] | None = None,
+    on_error: OnError = "skip",
+) -> Annotated:
+    """Read COCO annotations.
+
+    Categories are matched by their names: their ids may have gaps, stand in any order and differ between
+    files. Boxes are x, y, width, height in pixels from 0, taken as they are. ``iscrowd`` regions are kept as
+    such; an object with ``ignore`` counts as difficult.
+
+    Args:
+        annotations: The JSON file.
+        images: The folder that ``file_name`` starts from; by default the one of the JSON file.
+        classes: Names in the order of our ids; None takes the categories by ascending id.
+        on_error: ``skip`` leaves out what cannot be used and lists it, ``raise`` stops.
+
+    Raises:
+        ValueError: The file is no COCO file, nothing in it is usable, or ``on_error`` is ``raise`` and
+            something is not.
+    """
+    path = Path(annotations)
+    data = _load(path)
+    category_ids = _categories(data, path)
+    names = class_list(classes, list(category_ids), path)
+    labels = {category_ids[name]: label for label, name in enumerate(names) if name in category_ids}
+    outside = {number: name for name, number in category_ids.items() if number not in labels}
+    problems: list[Problem] = []
+    entries = _images(data, path, problems)
+    by_image = _by_image(data, path, set(entries), problems)
+    base = path.parent if images is None else Path(images)
+    if not base.is_dir():
+        raise ValueError(f"{base}: no such folder of pictures (data.root says where the data lies)")
+    records = []
+    for number, entry in entries.items():
+        picture = _picture(base, entry, path, problems)
+        if picture is None:
+            continue
+        objects = Objects(str(path), problems)
+        for row in by_image.get(number, ()):
+            _add(row, objects, labels, outside)
+        height, width = entry.get("height"), entry.get("width")
+        stated = _number(height) and _number(width)
+        turned = stated and objects.stated_size(0, float(height), float(width), picture[1])  # type: ignore[arg-type]
+        truth = objects.truth(picture[1], stored_frame=turned)
+        records.append(Record(entry["file_name"], str(picture[0]), truth, coco_id=number))
+    ids = tuple(category_ids.get(name, -1) for name in names)
+    return finish(str(path), Annotated(records, names, problems, ids), on_error)
+
+
+def _number(value: object) -> bool:
+    """A JSON number that can be reckoned with; True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
+
+
+def _integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        data = json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise ValueError(f"{path}: not COCO: nested too deeply") from error
+    for key in ("images", "annotations", "categories"):
+        found = data.get(key) if isinstance(data, dict) else None
+        if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+            raise ValueError(f"{path}: not a COCO annotation file: it has no list of objects {key!r}")
+    return data
+
+
+def _categories(data: Mapping[str, Any], path: Path) -> dict[str, int]:
+    """Category ids by name, by ascending id."""
+    found: dict[str, int] = {}
+    for row in sorted(data["categories"], key=lambda row: row["id"] if _integer(row.get("id")) else -1):
+        number, name = row.get("id"), row.get("name")
+        if not _integer(number) or not isinstance(name, str):
+            raise ValueError(f"{path}: a category needs an id and a name, got {row}")
+        if name in found or number in found.values():
+            raise ValueError(f"{path}: category {number} {name!r} stands there twice")
+        found[name] = number
+    return found
+
+
+def _images(data: Mapping[str, Any], path: Path, problems: list[Problem]) -> dict[int, dict[str, Any]]:
+    entries: dict[int, dict[str, Any]] = {}
+    names: dict[str, int] = {}
+    for row in data["images"]:
+        number, name = row.get("id"), row.get("file_name")
+        if not _integer(number) or not isinstance(name, str):
+            message = f"an image needs an integer id and a file_name, got id {number!r}, file_name {name!r}"
+            problems.append(Problem(str(path), 0, message, "row"))
+        elif number in entries or name in names:
+            message = f"image {number} {name!r} has the id or the file of another"
+            problems.append(Problem(str(path), 0, message, "duplicate-image"))
+        else:
+            entries[number] = row
+            names[name] = number
+    return entries
+
+
+def _by_image(
+    data: Mapping[str, Any], path: Path, known: set[int], problems: list[Problem]
+) -> dict[int, list[dict[str, Any]]]:
+    found: dict[int, list[dict[str, Any]]] = {}
+    for row in data["annotations"]:
+        number = row.get("image_id")
+        if _integer(number) and number in known:
+            found.setdefault(number, []).append(row)
+        else:
+            message = f"annotation {row.get('id')!r} belongs to image {number!r}, which is not in the file"
+            problems.append(Problem(str(path), 0, message, "no-image"))
+    return found
+
+
+def _picture(
+    base: Path, entry: Mapping[str, Any], path: Path, problems: list[Problem]
+) -> tuple[Path, ImageInfo] | None:
+    name = entry["file_name"]
+    try:
+        picture = find_file(base, name)
+    except ValueError as error:
+        problems.append(Problem(str(path), 0, f"image {entry['id']}: {error}", "outside-root"))
+        return None
+    if picture is None:
+        problems.append(
+            Problem(str(path), 0, f"image {entry['id']}: no picture {name!r} in {base}", "missing-image")
+        )
+        return None
+    try:
+        return picture, check_image(picture)
+    except (OSError, ValueError) as error:
+        problems.append(Problem(str(picture), 0, str(error).removeprefix(f"{picture}: "), "unreadable-image"))
+        return None
+
+
+def _add(
+    row: Mapping[str, Any], objects: Objects, labels: Mapping[int, int], outside: Mapping[int, str]
+) -> None:
+    where, category, box = f"annotation {row.get('id')!r}", row.get("category_id"), row.get("bbox")
+    if not isinstance(category, int) or category not in labels:
+        known = isinstance(category, int) and category in outside
+        text = f"{category} {outside[category]!r}" if known and isinstance(category, int) else repr(category)
+        objects.report(0, f"{where}: category {text} is not one of the {len(labels)} classes", "class")
+        return
+    if not isinstance(box, list) or len(box) != 4 or not all(_number(value) for value in box):
+        objects.report(0, f"{where}: bbox must be four numbers, got {str(box)[:60]}", "row")
+        return
+    x, y, width, height = (float(value) for value in box)
+    area = row.get("area")
+    ignore = bool(row.get("ignore", 0)) and not row.get("iscrowd", 0)
+    if ignore:
+        objects.report(0, f"{where}: ignore=1 is read as difficult", "ignore", lost=False)
+    objects.add(
+        (x, y, x + width, y + height),
+        labels[category],
+        0,
+        crowd=bool(row.get("iscrowd", 0)),
+        difficult=ignore,
+        area=float(area) if _number(area) and area > 0 else math.nan,  # type: ignore[arg-type,operator]
+    )
