@@ -1,8 +1,9 @@
 """Box formats and the IoU family. Every function takes boxes of any unit, in fp32 or wider inside.
 
-``xyxy`` is x1, y1, x2, y2 with an exclusive right and bottom edge (width = x2 - x1); ``cxcywh`` is centre and
-size. A box whose right edge lies left of its left edge counts as empty. Nothing here gives NaN for finite input,
-neither as value nor as gradient: denominators are bounded from below, not shifted, so values stay exact.
+``xyxy`` is x1, y1, x2, y2 with an exclusive right and bottom edge (width = x2 - x1); ``cxcywh`` is centre
+and size. A box whose right edge is left of its left edge counts as empty. Nothing here gives NaN for finite
+input, neither as value nor as gradient: denominators are bounded from below, not shifted, so values stay
+exact.
 """
 
 import math
