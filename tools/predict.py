@@ -1,4 +1,4 @@
-"""Find objects: python tools/predict.py weights=best.ckpt source=pictures/ (options: configs/predict.yaml)."""
+"""Find objects: python tools/predict.py weights=best.ckpt source=pictures/ (configs/predict.yaml)."""
 
 import logging
 from pathlib import Path

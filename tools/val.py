@@ -1,4 +1,4 @@
-"""Score a detector: python tools/val.py weights=best.ckpt data=bccd split=test (options: configs/val.yaml)."""
+"""Score a detector: python tools/val.py weights=best.ckpt data=bccd split=test (configs/val.yaml)."""
 
 import logging
 from pathlib import Path

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from yolo.types import Found, Record, Truth
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # by identity: torchmetrics hashes its states, arrays have no hash
 class Picture:
     """One picture of an evaluation; boxes are x1, y1, x2, y2 in pixels of the picture."""
 

@@ -43,8 +43,8 @@ def write_predictions(
 ) -> Outcome:
     """Write results as they come, one at a time.
 
-    ``predictions.json`` is a list with one entry per picture or frame, in order; the rest keeps the names of the
-    sources: annotated pictures under ``images/``, text files under ``labels/``, crops under
+    ``predictions.json`` is a list with one entry per picture or frame, in order; the rest keeps the names of
+    the sources: annotated pictures under ``images/``, text files under ``labels/``, crops under
     ``crops/CLASS/``.
 
     Args:
@@ -58,6 +58,7 @@ def write_predictions(
     """
     pictures = detections = 0
     problems: list[str] = []
+    labelled: set[PurePath] = set()
     with ExitStack() as stack:
         entries = stack.enter_context(_JsonList(folder / "predictions.json"))
         films = stack.enter_context(_Films())
@@ -74,11 +75,12 @@ def write_predictions(
                 if shot.frame is None:
                     write_image(_writable(folder / "images" / shot.name), drawn)
                 else:
-                    films.add((folder / "images" / shot.name).with_suffix(".mp4"), drawn, shot.rate)
+                    films.add(_film(folder / "images" / shot.name), drawn, shot.rate)
             name = _frame_name(shot)
             if save_txt:
                 text = _rows(found, shot.image, save_confidence)
-                _write_text(folder / "labels" / name.with_name(f"{name.name}.txt"), text)
+                target = name.with_suffix(".txt") if shot.frame is not None else _label_name(name, labelled)
+                _write_text(folder / "labels" / target, text)
             if save_crops:
                 _write_crops(folder / "crops", name, shot.image, found, classes)
     return Outcome(pictures, detections, problems)
@@ -104,9 +106,21 @@ def _writable(path: Path) -> Path:
     return path if path.suffix.lower() in WRITABLE else path.with_name(f"{path.name}.png")
 
 
+def _film(path: Path) -> Path:
+    return path if path.suffix.lower() == ".mp4" else path.with_name(f"{path.name}.mp4")
+
+
 def _frame_name(shot: Shot) -> PurePath:
     """``a.jpg`` stays; frame 12 of ``clip.mp4`` is ``clip.mp4/000012``."""
     return shot.name if shot.frame is None else shot.name / f"{shot.frame:06d}"
+
+
+def _label_name(name: PurePath, taken: set[PurePath]) -> PurePath:
+    """``a.txt`` for ``a.jpg``, as YOLO's readers expect; ``a.png.txt`` for an ``a.png`` that follows it."""
+    target = name.with_suffix(".txt")
+    target = name.with_name(f"{name.name}.txt") if target in taken else target
+    taken.add(target)
+    return target
 
 
 def _entry(shot: Shot, image: Image, found: Found, classes: Sequence[str]) -> dict[str, Any]:
