@@ -30,10 +30,11 @@ class CfgDetector(Detector):
         header: Version and images seen of the weights it came from.
         loss_options: Per head, what the cfg says of its training (:func:`yolo.darknet.heads.loss_options`).
         input_size: Height and width in ``[net]``.
+        names: The text of the .names file that came with it.
     """
 
     def __init__(self, plan: Plan, header: Header) -> None:
-        predictors = [_predictor(plan, head) for head in plan.heads]
+        predictors = [predictor_of(plan, head) for head in plan.heads]
         modules = build_modules(plan)
         cut = neck_start(plan, min(predictors))
         outputs = [head.sources[0] for head in plan.heads]
@@ -53,7 +54,8 @@ class CfgDetector(Detector):
         self.header = header
         self.input_size = plan.input[1:]
         self.loss_options = tuple(loss_options(head.section) for head in plan.heads)
-        self.recipe = Recipe(RECIPE, {"cfg": plan.cfg.text, "header": list(header)})
+        self.recipe = recipe_of(plan, header)
+        self.names: str | None = None
         self._stride = coarsest(plan)
 
     @property
@@ -65,6 +67,11 @@ class CfgDetector(Detector):
     def slots(self) -> list[Slot]:
         """Where the numbers of a weights file go."""
         return network_slots(self.plan, self.backbone, self.head)
+
+    def set_names(self, text: str) -> None:
+        """Keep the text of a .names file, also in the recipe, so that it can be written again as it was."""
+        self.names = text
+        self.recipe = recipe_of(self.plan, self.header, text)
 
 
 class CfgClassifier(nn.Module):
@@ -89,12 +96,18 @@ class CfgClassifier(nn.Module):
         self.header = header
         self.input_size = plan.input[1:]
         self.num_classes = plan.layers[last].shape[0]
-        self.recipe: Recipe | None = Recipe(RECIPE, {"cfg": plan.cfg.text, "header": list(header)})
+        self.recipe: Recipe | None = recipe_of(plan, header)
+        self.names: str | None = None
 
     @property
     def slots(self) -> list[Slot]:
         """Where the numbers of a weights file go."""
         return network_slots(self.plan, self.backbone, self.head)
+
+    def set_names(self, text: str) -> None:
+        """Keep the text of a .names file, also in the recipe, so that it can be written again as it was."""
+        self.names = text
+        self.recipe = recipe_of(self.plan, self.header, text)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self.head(self.backbone(images))[0]
@@ -102,6 +115,12 @@ class CfgClassifier(nn.Module):
 
 
 CfgNetwork = CfgDetector | CfgClassifier
+
+
+def recipe_of(plan: Plan, header: Header, names: str | None = None) -> Recipe:
+    """What a checkpoint stores of a network built from a cfg: arguments of :func:`build_cfg`."""
+    kept = {} if names is None else {"names": names}
+    return Recipe(RECIPE, {"cfg": plan.cfg.text, "header": list(header), **kept})
 
 
 def build_network(plan: Plan, header: Header = Header()) -> CfgNetwork:  # noqa: B008
@@ -115,19 +134,22 @@ def build_network(plan: Plan, header: Header = Header()) -> CfgNetwork:  # noqa:
     detector = CfgDetector(plan, header)
     initialise(detector)
     for head in plan.heads:
-        module = detector.head.get_submodule("layers")[str(_predictor(plan, head))]  # type: ignore[index]
-        if plan.layers[_predictor(plan, head)].kind in ("convolutional", "connected"):
+        module = detector.head.get_submodule("layers")[str(predictor_of(plan, head))]  # type: ignore[index]
+        if plan.layers[predictor_of(plan, head)].kind in ("convolutional", "connected"):
             _start_at_prior(plan, head, weighted(module))
     return detector
 
 
-def build_cfg(cfg: str, header: Sequence[int] = (0, 2, 5, 0), source: str = "cfg") -> CfgDetector:
+def build_cfg(
+    cfg: str, header: Sequence[int] = (0, 2, 5, 0), source: str = "cfg", names: str | None = None
+) -> CfgDetector:
     """The detector of a cfg's text: what checkpoints and configs call.
 
     Args:
         cfg: The text.
         header: Major, minor, revision and images seen, as in the weights file it came from.
         source: Where the text comes from, for messages.
+        names: The text of its .names file.
 
     Raises:
         ValueError: The cfg is wrong, or describes a network without a detection head.
@@ -137,18 +159,24 @@ def build_cfg(cfg: str, header: Sequence[int] = (0, 2, 5, 0), source: str = "cfg
         raise ValueError(
             f"{source}: no [yolo], [region] or [detection] section: a classifier, not a detector"
         )
+    if names is not None:
+        network.set_names(names)
     return network
 
 
-def build_classifier(cfg: str, header: Sequence[int] = (0, 2, 5, 0), source: str = "cfg") -> CfgClassifier:
+def build_classifier(
+    cfg: str, header: Sequence[int] = (0, 2, 5, 0), source: str = "cfg", names: str | None = None
+) -> CfgClassifier:
     """The classifier of a cfg's text, arguments as for :func:`build_cfg`."""
     network = build_network(plan(parse_cfg(cfg, source)), Header(*header))
     if not isinstance(network, CfgClassifier):
         raise ValueError(f"{source}: this cfg has a detection head: a detector, not a classifier")
+    if names is not None:
+        network.set_names(names)
     return network
 
 
-def _predictor(plan: Plan, head: Layer) -> int:
+def predictor_of(plan: Plan, head: Layer) -> int:
     """The layer that a head's numbers come from, dropout left aside."""
     index = head.sources[0]
     while index > 0 and plan.layers[index].kind == "dropout":
@@ -163,7 +191,7 @@ def _border(plan: Plan, cut: int) -> list[int]:
 
 def _start_at_prior(plan: Plan, head: Layer, predictor: Predictor) -> None:
     """Small weights and the bias of a rare object, as for the native models."""
-    activation = plan.layers[_predictor(plan, head)].section.text("activation", "logistic")
+    activation = plan.layers[predictor_of(plan, head)].section.text("activation", "logistic")
     wanted = "logistic" if head.spec is not None and head.spec.squared else "linear"
     if head.spec is None or predictor.bias is None or activation != wanted:
         return
