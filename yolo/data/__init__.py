@@ -3,6 +3,7 @@
 from yolo.data.augment import Augment
 from yolo.data.batch import Item, collate, to_float
 from yolo.data.dataset import DetectionDataset
+from yolo.data.download import read_published
 from yolo.data.formats import Annotated, Problem, read_coco, read_darknet, read_digits, read_voc, read_yolo
 from yolo.data.geometry import Sample
 from yolo.data.image import check_image, image_size, load_image
@@ -26,6 +27,7 @@ __all__ = [
     "read_coco",
     "read_darknet",
     "read_digits",
+    "read_published",
     "read_voc",
     "read_yolo",
     "to_float",

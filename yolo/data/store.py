@@ -82,7 +82,7 @@ class ImageStore:
                 self._memory()
                 list(pool.map(self._fill, range(len(self.paths))))
             else:
-                self._on_disk(Path(folder) if folder else Path(tempfile.gettempdir()), pool)
+                self._on_disk(Path(folder).expanduser() if folder else Path(tempfile.gettempdir()), pool)
         log.info("%d decoded pictures kept (%s): %.1f MB", len(self.paths), where, self.total / 1e6)
 
     def load(self, index: int) -> tuple[NDArray[np.uint8], tuple[int, int]]:

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 from yolo.data.formats.annotated import Annotated, Objects, OnError, Problem, class_list, finish
-from yolo.data.formats.text import find_file, read_text
+from yolo.data.formats.text import check_count, find_file, read_text
 from yolo.data.image import ImageInfo, check_image
 from yolo.types import Record
 
 
 def read_coco(
-    annotations: str | Path,
+    annotations: str | Path | Sequence[str | Path],
     images: str | Path | None = None,
     classes: Sequence[str] | None = None,
+    num_classes: int | None = None,
     on_error: OnError = "skip",
 ) -> Annotated:
     """Read COCO annotations.
@@ -25,25 +26,47 @@ def read_coco(
     such; an object with ``ignore`` counts as difficult.
 
     Args:
-        annotations: The JSON file.
+        annotations: The JSON file, or several that are read as one set.
         images: The folder that ``file_name`` starts from; by default the one of the JSON file.
         classes: Names in the order of our ids; None takes the categories by ascending id.
+        num_classes: How many classes are expected.
         on_error: ``skip`` leaves out what cannot be used and lists it, ``raise`` stops.
 
     Raises:
-        ValueError: The file is no COCO file, nothing in it is usable, or ``on_error`` is ``raise`` and
+        ValueError: A file is no COCO file, nothing in it is usable, or ``on_error`` is ``raise`` and
             something is not.
     """
-    path = Path(annotations)
-    data = _load(path)
-    category_ids = _categories(data, path)
-    names = class_list(classes, list(category_ids), path)
-    labels = {category_ids[name]: label for label, name in enumerate(names) if name in category_ids}
-    outside = {number: name for name, number in category_ids.items() if number not in labels}
+    paths = [Path(part) for part in ([annotations] if isinstance(annotations, str | Path) else annotations)]
     problems: list[Problem] = []
+    loaded = [(path, _load(path)) for path in paths]
+    categories = [_categories(data, path) for path, data in loaded]
+    where = ", ".join(map(str, paths))
+    names = class_list(classes, list(dict.fromkeys(name for found in categories for name in found)), where)
+    check_count(names, num_classes, where)
+    records = []
+    for (path, data), found in zip(loaded, categories, strict=True):
+        base = path.parent if images is None else Path(images)
+        several = len(paths) > 1
+        records += _records(data, path, base, found, names, problems, several=several)
+    ids = tuple(categories[0].get(name, -1) for name in names)
+    return finish(where, Annotated(records, names, problems, ids), on_error)
+
+
+def _records(
+    data: Mapping[str, Any],
+    path: Path,
+    base: Path,
+    categories: Mapping[str, int],
+    names: Sequence[str],
+    problems: list[Problem],
+    *,
+    several: bool,
+) -> list[Record]:
+    """The pictures of one file; with several files their folders tell the pictures apart."""
+    labels = {categories[name]: label for label, name in enumerate(names) if name in categories}
+    outside = {number: name for name, number in categories.items() if number not in labels}
     entries = _images(data, path, problems)
     by_image = _by_image(data, path, set(entries), problems)
-    base = path.parent if images is None else Path(images)
     if not base.is_dir():
         raise ValueError(f"{base}: no such folder of pictures (data.root says where the data lies)")
     records = []
@@ -57,10 +80,10 @@ def read_coco(
         height, width = entry.get("height"), entry.get("width")
         stated = _number(height) and _number(width)
         turned = stated and objects.stated_size(0, float(height), float(width), picture[1])  # type: ignore[arg-type]
+        name = f"{base.name}/{entry['file_name']}" if several else entry["file_name"]
         truth = objects.truth(picture[1], stored_frame=turned)
-        records.append(Record(entry["file_name"], str(picture[0]), truth, coco_id=number))
-    ids = tuple(category_ids.get(name, -1) for name in names)
-    return finish(str(path), Annotated(records, names, problems, ids), on_error)
+        records.append(Record(name, str(picture[0]), truth, coco_id=None if several else number))
+    return records
 
 
 def _number(value: object) -> bool:

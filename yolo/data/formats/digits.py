@@ -76,7 +76,7 @@ def read_digits(
         "scale": list(scale),
         "seed": seed,
     }
-    folder = _ensure(Path(cache), options)
+    folder = _ensure(Path(cache).expanduser(), options)
     scenes = json.loads((folder / f"{split}.json").read_text(encoding="utf-8"))
     problems: list[Any] = []
     records = []

@@ -5,7 +5,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from yolo.data.formats.annotated import Annotated, Objects, OnError, Problem, class_list, finish
-from yolo.data.formats.text import IMAGE_SUFFIXES, find_file, inside, lines_of, read_text, relative_name
+from yolo.data.formats.text import (
+    IMAGE_SUFFIXES,
+    check_count,
+    find_file,
+    inside,
+    lines_of,
+    read_text,
+    relative_name,
+)
 from yolo.data.formats.xml import Node, parse_xml
 from yolo.data.image import ImageInfo, check_image
 from yolo.types import Record
@@ -29,6 +37,7 @@ def read_voc(
     images: str = "JPEGImages",
     annotations: str = "Annotations",
     one_based: bool = False,
+    num_classes: int | None = None,
     on_error: OnError = "skip",
 ) -> Annotated:
     """Read Pascal VOC annotations.
@@ -47,6 +56,7 @@ def read_voc(
         images: Name of the folder of pictures.
         annotations: Name of the folder of XML files.
         one_based: See above.
+        num_classes: How many classes are expected.
         on_error: ``skip`` leaves out what cannot be used and lists it, ``raise`` stops.
 
     Raises:
@@ -63,6 +73,7 @@ def read_voc(
             if found is not None:
                 parsed.append((entry, *found))
     names = class_list(classes, sorted({name for _, _, tree in parsed for name in _object_names(tree)}), base)
+    check_count(names, num_classes, base)
     records = []
     for entry, picture, tree in parsed:
         record = _record(base, entry, picture, tree, names, one_based, problems)
