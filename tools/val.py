@@ -10,12 +10,20 @@ from rich.console import Console
 
 from yolo.checkpoint import load_model
 from yolo.cli import main
+from yolo.data import Annotated
 from yolo.evaluate import evaluate
 from yolo.inference import with_preprocess
 from yolo.report import draw_results, evaluation_tables, write_metrics, write_results
-from yolo.training import DetectionData
 
 log = logging.getLogger("yolo.val")
+
+
+def read(data: DictConfig, split: str) -> Annotated:
+    """The pictures and objects of a split of a data set."""
+    splits = [name for name in ("train", "val", "test") if data.get(name) is not None]
+    if split not in splits:
+        raise ValueError(f"data set {data.name} has the splits {', '.join(splits)}, got split={split}")
+    return instantiate(data[split], _convert_="all")()
 
 
 @main("val")
@@ -23,10 +31,9 @@ def val(cfg: DictConfig) -> None:
     """Score a detector by VOC, Darknet and COCO rules."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     model = with_preprocess(load_model(cfg.weights, cfg.cfg), **OmegaConf.to_container(cfg.preprocess))
-    data = DetectionData(preprocess=model.preprocess, augment=None, **instantiate(cfg.data, _convert_="all"))
     report, found, records = evaluate(
         model,
-        data.annotated(cfg.split),
+        read(cfg.data, cfg.split),
         **cfg.metric,
         match=cfg.match,
         batch_size=cfg.batch_size,
@@ -35,8 +42,9 @@ def val(cfg: DictConfig) -> None:
         precision=cfg.precision,
     )
     report["settings"] |= {"weights": str(cfg.weights), "split": cfg.split}
-    for table in evaluation_tables(report):
-        Console().print(table)
+    console = Console()
+    console.width = max(console.width, 100)  # what the columns need; a log file has no width of its own
+    console.print(*evaluation_tables(report), sep="\n")
     for note in report["notes"]:
         log.warning("%s", note)
     write_metrics(report, folder / "metrics.json")

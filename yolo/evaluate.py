@@ -51,7 +51,11 @@ def aligned(
             f"the data set has classes that the model does not know: {_few(strange)}; "
             f"data set: {_few(classes)}; model: {_few(wanted)} (match=index goes by order instead)"
         )
-    log.info("the model knows %d classes, the data set names %d of them", len(wanted), len(classes))
+    log.info(
+        "classes of the data set are numbered as in the model: %d names, %d of them here",
+        len(wanted),
+        len(classes),
+    )
     number = np.array([list(wanted).index(name) for name in classes], np.int64)
     return [replace(record, truth=_relabelled(record.truth, number)) for record in records]
 

@@ -1,5 +1,6 @@
 """The twelve COCO numbers, by faster-coco-eval (Apache-2.0), a compiled evaluator that equals pycocotools."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,8 @@ from faster_coco_eval import COCO, COCOeval_faster
 from numpy.typing import NDArray
 
 from yolo.metrics.pictures import Picture
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def coco_numbers(pictures: Sequence[Picture], num_classes: int, max_detections: 
     categories = [{"id": label} for label in range(num_classes)]
     truth = COCO({"images": images, "categories": categories, "annotations": _truths(pictures)})
     found = COCO({"images": images, "categories": categories, "annotations": _founds(pictures)})
-    evaluation = COCOeval_faster(truth, found, iouType="bbox")
+    evaluation = COCOeval_faster(truth, found, iouType="bbox", print_function=log.debug)
     limits = [min(limit, max_detections) for limit in (1, 10, max_detections)]
     evaluation.params.maxDets = sorted(set(limits))
     columns = [evaluation.params.maxDets.index(limit) for limit in limits]

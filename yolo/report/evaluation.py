@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from yolo.data.image import load_image
@@ -48,26 +49,27 @@ CLASS_COLUMNS = {
 def evaluation_tables(report: Report) -> list[Table]:
     """Per class, then the means, then the settings that the numbers depend on."""
     values: dict[str, Any] = dict(report)
-    classes = Table(
-        "class", title="per class (TP, FP, FN by VOC's rule at IoU .5, all scores)", title_justify="left"
+    classes = _table(
+        "per class; TP, FP and FN by VOC's rule at IoU .5, over all scores", "class", *CLASS_COLUMNS.values()
     )
-    for heading in CLASS_COLUMNS.values():
-        classes.add_column(heading, justify="right")
     for name, row in report["per_class"].items():
         cells: dict[str, Any] = dict(row)
         classes.add_row(_literal(name), *(_cell(cells[key]) for key in CLASS_COLUMNS))
-    means = Table(
-        "mean",
-        "value",
-        title=f"{report['pictures']} pictures, {report['truths']} objects",
-        title_justify="left",
-    )
+    means = _table(f"{report['pictures']} pictures, {report['truths']} objects", "mean", "value")
     for key, meaning in MEANS.items():
         means.add_row(meaning, _cell(values[key]))
-    settings = Table("setting", "value")
+    settings = _table("settings", "setting", "value")
     for key, value in report["settings"].items():
         settings.add_row(key, _literal(f"{value:g}" if isinstance(value, float) else str(value)))
-    return [classes, means, settings]
+    return [classes, settings, means]
+
+
+def _table(title: str, first: str, *others: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", padding=(0, 1, 0, 0))
+    table.add_column(first, overflow="fold")
+    for heading in others:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
 
 
 def _cell(value: float | int | None) -> str:
@@ -93,10 +95,11 @@ def write_results(
     rows = []
     for one, record in zip(found, records, strict=True):
         image_id = record.image_id if record.coco_id is None else record.coco_id
-        for box, score, label in zip(
+        for corners, score, label in zip(
             one.boxes.tolist(), one.scores.tolist(), one.labels.tolist(), strict=True
         ):
-            xywh = [round(value, 3) for value in (box[0], box[1], box[2] - box[0], box[3] - box[1])]
+            x1, y1, x2, y2 = corners
+            xywh = [round(value, 3) for value in (x1, y1, x2 - x1, y2 - y1)]
             row = {
                 "image_id": image_id,
                 "category": classes[label],
