@@ -134,11 +134,19 @@ class DetectionData(pl.LightningDataModule):
         rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
         epochs = trainer.max_epochs if trainer and trainer.max_epochs and trainer.max_epochs > 0 else math.inf
         sampler = EpochSampler(dataset, self.seed, rank, world, self.batch_size, epochs - self.close_mosaic)
-        sampler.set_epoch(trainer.current_epoch if trainer else 0)
-        if trainer is not None:
-            sampler.skip = trainer.fit_loop.epoch_loop.batch_progress.current.ready  # not 0 only after a resume
-        full = len(sampler) // self.batch_size > 0
-        return self._loader(dataset, sampler, drop_last=full)
+        if trainer is None:
+            sampler.set_epoch(0)
+        else:  # workers fetch as soon as the loader starts, so after a resume it must know where the run stands
+            loop = trainer.fit_loop
+            batches = loop.epoch_loop.batch_progress
+            sampler.set_epoch(loop.epoch_progress.current.processed)
+            sampler.skip = 0 if batches.is_last_batch else batches.current.ready
+        return self._loader(dataset, sampler, drop_last=len(sampler) >= self.batch_size)
+
+    def batches_per_epoch(self, world: int) -> int:
+        """Training batches of one process in an epoch; a last batch that is not full is left out."""
+        mine = len(ShardedSampler(len(self.dataset("train")), True, self.seed, 0, world))
+        return max(1, mine // self.batch_size)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         return self._evaluation("val")

@@ -1,5 +1,6 @@
 """The only class that knows both PyTorch and Lightning: it fits a detector to a loss."""
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -71,6 +72,11 @@ class DetectionModule(pl.LightningModule):
     def forward(self, images: Tensor) -> list[Tensor]:
         return self.detector(images)
 
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """Move the tensors; the records stay where they are (Lightning would walk into them)."""
+        targets = type(batch.targets)(*(value.to(device, non_blocking=True) for value in batch.targets))
+        return Batch(batch.images.to(device, non_blocking=True), targets, batch.meta)
+
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         images, targets = to_float(batch.images), batch.targets
         if self.multiscale is not None:
@@ -104,8 +110,21 @@ class DetectionModule(pl.LightningModule):
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(parameter_groups(self.detector, self.weight_decay))
-        schedule = self.schedule(optimizer, int(self.trainer.estimated_stepping_batches))
+        schedule = self.schedule(optimizer, self._total_steps())
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step", "name": "lr"}}
+
+    def _total_steps(self) -> int:
+        """Optimiser steps of the whole run.
+
+        Not Lightning's estimated_stepping_batches: that starts the loader, and its workers fetch pictures of epoch 0
+        before a resume has said which epoch it is.
+        """
+        trainer = self.trainer
+        batches = trainer.datamodule.batches_per_epoch(trainer.world_size)  # type: ignore[attr-defined]
+        if isinstance(trainer.limit_train_batches, int):
+            batches = min(batches, trainer.limit_train_batches)
+        total = math.ceil(batches / trainer.accumulate_grad_batches) * max(trainer.max_epochs or 1, 1)
+        return min(total, trainer.max_steps) if trainer.max_steps > 0 else total
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["yolo"] = describe(self.model)

@@ -1,0 +1,191 @@
+"""Real training on a few digit scenes: it learns, resumes exactly, and its checkpoint scores as the run did."""
+
+import functools
+from pathlib import Path
+
+import pytest
+import pytorch_lightning as pl
+import torch
+
+from yolo.checkpoint import Model, load_model
+from yolo.data import Augment, Preprocess, read_digits
+from yolo.evaluate import evaluate
+from yolo.losses import build_loss
+from yolo.metrics import DetectionMetric
+from yolo.models import yolov1_tiny, yolov2_tiny
+from yolo.training import Checkpoints, DetectionData, DetectionModule, Ema, FreezeBackbone, MultiScale, cosine, freeze
+
+SIZE = (96, 96)
+
+
+@pytest.fixture(scope="session")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("digits")
+
+
+class Stop(pl.Callback):
+    """Pulls the plug after some optimiser steps, as Ctrl-C would."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
+        if trainer.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+def fit(
+    folder: Path,
+    scenes: Path,
+    epochs: int = 2,
+    resume: Path | None = None,
+    detector=None,
+    seed: int = 0,
+    workers: int = 0,
+    extra: tuple[pl.Callback, ...] = (),
+    accumulate: int = 1,
+    every_seconds: float = 0.0,
+) -> tuple[DetectionModule, pl.Trainer]:
+    """One small run; everything that differs between tests is an argument."""
+    pl.seed_everything(seed, verbose=False)
+    reader = functools.partial(read_digits, scenes, counts=(24, 8, 8), size=SIZE, digits=(1, 3), scale=(24, 48))
+    detector = detector() if detector else yolov2_tiny(num_classes=10, width=0.125)
+    data = DetectionData(
+        functools.partial(reader, split="train"),
+        functools.partial(reader, split="val"),
+        Preprocess(size=detector.fixed_size or SIZE),
+        Augment(flip=0.5, hue=0.1, scale=0.3, translate=0.1, mosaic=0.5),
+        batch_size=8,
+        workers=workers,
+        seed=seed,
+    )
+    classes = data.annotated("train").classes
+    module = DetectionModule(
+        Model(detector, classes, data.preprocess),
+        build_loss(detector),
+        DetectionMetric(classes),
+        functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9),
+        functools.partial(cosine, warmup_steps=2),
+        multiscale=MultiScale(every=2, low=0.67, high=1.34),
+        seed=seed,
+    )
+    trainer = pl.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        callbacks=[Ema(0.9, 5.0), Checkpoints(str(folder), every_seconds=every_seconds), *extra],
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        accumulate_grad_batches=accumulate,
+    )
+    trainer.fit(module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True)
+    return module, trainer
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    content = torch.load(path, weights_only=True)
+    return {**content["state_dict"], **{f"raw.{k}": v for k, v in content["raw_state_dict"].items()}}
+
+
+def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[k], second[k]) for k in first)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_resumed_equals_uninterrupted_bit_for_bit(tmp_path: Path, scenes: Path, workers: int) -> None:
+    """Weights, average, optimiser, schedule, order, augmentation and sizes: 4 epochs at once, or 2 and then 2."""
+    fit(tmp_path / "whole", scenes, epochs=4, workers=workers)
+
+    class Leave(pl.Callback):
+        def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+            if trainer.current_epoch == 2:
+                raise KeyboardInterrupt
+
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        fit(tmp_path / "parts", scenes, epochs=4, workers=workers, extra=(Leave(),))
+    fit(tmp_path / "parts", scenes, epochs=4, workers=workers, resume=tmp_path / "parts" / "last.ckpt")
+
+    whole, parts = (torch.load(tmp_path / n / "last.ckpt", weights_only=True) for n in ("whole", "parts"))
+    assert whole["global_step"] == parts["global_step"] == 12
+    assert same(weights(tmp_path / "whole" / "last.ckpt"), weights(tmp_path / "parts" / "last.ckpt"))
+    assert whole["lr_schedulers"] == parts["lr_schedulers"]
+    assert whole["ema_steps"] == parts["ema_steps"]
+    momenta = [[s["momentum_buffer"] for s in c["optimizer_states"][0]["state"].values()] for c in (whole, parts)]
+    assert all(torch.equal(a, b) for a, b in zip(*momenta, strict=True))
+
+
+def test_dropout_resumes_too(tmp_path: Path, scenes: Path) -> None:
+    make = functools.partial(yolov1_tiny, num_classes=10, width=0.125, image_size=128)
+    fit(tmp_path / "whole", scenes, epochs=2, detector=make)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        fit(tmp_path / "parts", scenes, epochs=2, detector=make, extra=(Stop(4),))
+    fit(tmp_path / "parts", scenes, epochs=2, detector=make, resume=tmp_path / "parts" / "last.ckpt")
+    assert same(weights(tmp_path / "whole" / "last.ckpt"), weights(tmp_path / "parts" / "last.ckpt"))
+
+
+def test_another_seed_trains_another_network(tmp_path: Path, scenes: Path) -> None:
+    fit(tmp_path / "a", scenes, epochs=1)
+    fit(tmp_path / "b", scenes, epochs=1, seed=1)
+    fit(tmp_path / "c", scenes, epochs=1)
+    assert same(weights(tmp_path / "a" / "last.ckpt"), weights(tmp_path / "c" / "last.ckpt"))
+    assert not same(weights(tmp_path / "a" / "last.ckpt"), weights(tmp_path / "b" / "last.ckpt"))
+
+
+def test_the_checkpoint_is_the_average_and_scores_as_the_run_did(tmp_path: Path, scenes: Path) -> None:
+    module, trainer = fit(tmp_path, scenes, epochs=3)
+    last = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    raw, average = last["raw_state_dict"], last["state_dict"]
+    assert any(not torch.equal(raw[k], average[k]) for k in raw if raw[k].is_floating_point())
+    assert all(torch.equal(raw[k], v) for k, v in module.state_dict().items())
+
+    model = load_model(tmp_path / "last.ckpt")
+    annotated = trainer.datamodule.annotated("val")
+    report, _, _ = evaluate(
+        model, annotated, score_threshold=0.005, nms=0.5, kept=300, batch_size=3, workers=0, device="cpu"
+    )
+    assert report["map50"] == pytest.approx(float(trainer.callback_metrics["val/map50"]), abs=1e-6)
+
+
+def test_accumulation_steps_less_often(tmp_path: Path, scenes: Path) -> None:
+    _, trainer = fit(tmp_path, scenes, epochs=2, accumulate=3)
+    assert trainer.global_step == 2
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["ema_steps"] == 2
+
+
+def test_resume_of_a_finished_run_has_nothing_to_do(tmp_path: Path, scenes: Path) -> None:
+    fit(tmp_path, scenes, epochs=1)
+    before = weights(tmp_path / "last.ckpt")
+    _, trainer = fit(tmp_path, scenes, epochs=1, resume=tmp_path / "last.ckpt")
+    assert trainer.global_step == 3
+    assert same(before, weights(tmp_path / "last.ckpt"))
+
+
+def test_a_frozen_backbone_does_not_move_at_all(tmp_path: Path, scenes: Path) -> None:
+    kept = {}
+
+    def make():
+        detector = yolov2_tiny(num_classes=10, width=0.125)
+        kept.update({k: v.clone() for k, v in detector.backbone.state_dict().items()})
+        kept["frozen"] = freeze(detector, "freeze_backbone")
+        return detector
+
+    class Late(FreezeBackbone):
+        def __init__(self) -> None:
+            pass
+
+        @property
+        def frozen(self):
+            return kept["frozen"]
+
+    module, _ = fit(tmp_path, scenes, epochs=1, detector=make, extra=(Late(),))
+    moved = module.detector.backbone.state_dict()
+    assert all(torch.equal(moved[k], v) for k, v in kept.items() if k != "frozen")
+
+
+def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, scenes: Path) -> None:
+    fit(tmp_path, scenes, epochs=1)
+    with pytest.raises(ValueError, match="the checkpoint was trained with recipe="):
+        fit(tmp_path, scenes, epochs=1, resume=tmp_path / "last.ckpt", detector=lambda: yolov2_tiny(num_classes=10, width=0.25))
