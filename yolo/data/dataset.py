@@ -1,5 +1,6 @@
 """A map-style data set over records: decoded, augmented, on the network's canvas."""
 
+import logging
 from collections.abc import Sequence
 
 import cv2
@@ -14,6 +15,8 @@ from yolo.data.geometry import Sample
 from yolo.data.preprocess import Preprocess, place
 from yolo.data.store import ImageStore, load_working
 from yolo.types import Meta, Placement, Record
+
+log = logging.getLogger(__name__)
 
 
 class DetectionDataset(Dataset[Item]):
@@ -85,6 +88,17 @@ class DetectionDataset(Dataset[Item]):
             scale = (width / size[1], height / size[0]) * 2
             boxes = boxes * np.array(scale, np.float32)
         return Sample(image, boxes, labels)
+
+    def _training_sample(self, index: int) -> Sample:
+        """The next picture that can be decoded: a file that went bad must not end a run that is hours old."""
+        for step in range(len(self.records)):
+            try:
+                return self.sample((index + step) % len(self.records))
+            except (OSError, ValueError) as error:
+                if step + 1 == len(self.records):
+                    raise
+                log.warning("training goes on with the next picture: %s", error)
+        raise AssertionError("unreachable")
 
     def _working(self, index: int) -> tuple[NDArray[np.uint8], tuple[int, int]]:
         if self.store is not None:

@@ -108,7 +108,9 @@ def _png(data: bytes) -> Header | None:
     """Walk the chunks (ISO/IEC 15948) up to the pixels; what may turn the picture is left to Pillow."""
     if data[12:16] != b"IHDR":
         return None
-    width, height, bits, colour = struct.unpack_from(">IIBB", data, 16)
+    width, height, bits, colour, compression, filtering, interlace = struct.unpack_from(">IIBBBBB", data, 16)
+    if compression or filtering or interlace > 1:
+        return None  # no decoder knows them: Pillow has the words for it
     plain = bits == 8 and colour in (0, 2, 3)
     position = 8
     while True:

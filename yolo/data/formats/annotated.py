@@ -2,8 +2,8 @@
 
 import logging
 import math
+import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -32,6 +32,14 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}: {self.message}" if self.line else f"{self.file}: {self.message}"
+
+
+def problem_of(path: str | Path, error: Exception, code: str) -> Problem:
+    """The problem that an exception about a file describes."""
+    text = str(error).removeprefix(f"{path}:")
+    match = re.match(r"(\d+): ", text)
+    line = int(match[1]) if match else 0
+    return Problem(str(path), line, text[match.end() :] if match else text.strip(), code)
 
 
 @dataclass(frozen=True)
@@ -202,20 +210,3 @@ def no_truth() -> Truth:
     """A picture without objects."""
     none = np.zeros(0, np.bool_)
     return Truth(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), none, none, np.zeros(0, np.float32))
-
-
-def class_list(given: Sequence[str] | None, found: Sequence[str], where: str | Path) -> list[str]:
-    """The given classes, checked; or the found ones where none were given.
-
-    Raises:
-        ValueError: A name is empty or occurs twice.
-    """
-    names = [str(name) for name in (found if given is None else given)]
-    for index, name in enumerate(names):
-        if not name.strip():
-            raise ValueError(f"{where}: class {index} has an empty name")
-        if name in names[:index]:
-            raise ValueError(
-                f"{where}: class name {name!r} stands twice, as {names.index(name)} and as {index}"
-            )
-    return names

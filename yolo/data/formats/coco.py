@@ -4,11 +4,12 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
-from yolo.data.formats.annotated import Annotated, Objects, OnError, Problem, class_list, finish
-from yolo.data.formats.text import check_count, find_file, read_text
-from yolo.data.image import ImageInfo, check_image
+from yolo.data.formats.annotated import Annotated, Objects, OnError, Problem, finish, problem_of
+from yolo.data.formats.files import Files, cached
+from yolo.data.formats.text import check_count, class_list, decode_text, find_file
+from yolo.data.image import ImageInfo
 from yolo.types import Record
 
 
@@ -17,6 +18,7 @@ def read_coco(
     images: str | Path | None = None,
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
+    cache_dir: str | Path | None = None,
     on_error: OnError = "skip",
 ) -> Annotated:
     """Read COCO annotations.
@@ -30,6 +32,7 @@ def read_coco(
         images: The folder that ``file_name`` starts from; by default the one of the JSON file.
         classes: Names in the order of our ids; None takes the categories by ascending id.
         num_classes: How many classes are expected.
+        cache_dir: Keeps what was read for the next start.
         on_error: ``skip`` leaves out what cannot be used and lists it, ``raise`` stops.
 
     Raises:
@@ -37,19 +40,35 @@ def read_coco(
             something is not.
     """
     paths = [Path(part) for part in ([annotations] if isinstance(annotations, str | Path) else annotations)]
+    options = {"reader": "coco", "files": paths, "images": images, "classes": classes, "count": num_classes}
+
+    def build(files: Files) -> Annotated:
+        return _read(paths, images, classes, num_classes, files)
+
+    return finish(", ".join(map(str, paths)), cached(cache_dir, options, build), on_error)
+
+
+def _read(
+    paths: list[Path],
+    images: str | Path | None,
+    classes: Sequence[str] | None,
+    num_classes: int | None,
+    files: Files,
+) -> Annotated:
     problems: list[Problem] = []
-    loaded = [(path, _load(path)) for path in paths]
+    loaded = [(path, _load(path, files)) for path in paths]
     categories = [_categories(data, path) for path, data in loaded]
     where = ", ".join(map(str, paths))
-    names = class_list(classes, list(dict.fromkeys(name for found in categories for name in found)), where)
+    found = list(dict.fromkeys(name for one in categories for name in one))
+    names = class_list(classes, found, where)
     check_count(names, num_classes, where)
-    records = []
-    for (path, data), found in zip(loaded, categories, strict=True):
+    records: list[Record] = []
+    for (path, data), ids in zip(loaded, categories, strict=True):
         base = path.parent if images is None else Path(images)
         several = len(paths) > 1
-        records += _records(data, path, base, found, names, problems, several=several)
-    ids = tuple(categories[0].get(name, -1) for name in names)
-    return finish(where, Annotated(records, names, problems, ids), on_error)
+        records += _records(data, path, base, ids, names, files, problems, several=several)
+    ids_in_first = tuple(categories[0].get(name, -1) for name in names)
+    return Annotated(records, names, problems, ids_in_first)
 
 
 def _records(
@@ -58,6 +77,7 @@ def _records(
     base: Path,
     categories: Mapping[str, int],
     names: Sequence[str],
+    files: Files,
     problems: list[Problem],
     *,
     several: bool,
@@ -71,33 +91,36 @@ def _records(
         raise ValueError(f"{base}: no such folder of pictures (data.root says where the data lies)")
     records = []
     for number, entry in entries.items():
-        picture = _picture(base, entry, path, problems)
+        picture = _picture(base, entry, path, files, problems)
         if picture is None:
             continue
         objects = Objects(str(path), problems)
         for row in by_image.get(number, ()):
             _add(row, objects, labels, outside)
         height, width = entry.get("height"), entry.get("width")
-        stated = _number(height) and _number(width)
-        turned = stated and objects.stated_size(0, float(height), float(width), picture[1])  # type: ignore[arg-type]
+        turned = False
+        if _number(height) and _number(width):
+            turned = objects.stated_size(0, float(height), float(width), picture[1])
         name = f"{base.name}/{entry['file_name']}" if several else entry["file_name"]
         truth = objects.truth(picture[1], stored_frame=turned)
         records.append(Record(name, str(picture[0]), truth, coco_id=None if several else number))
     return records
 
 
-def _number(value: object) -> bool:
+def _number(value: Any) -> TypeGuard[float]:
     """A JSON number that can be reckoned with; True and False are not."""
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e300
 
 
-def _integer(value: object) -> bool:
+def _integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _load(path: Path) -> dict[str, Any]:
+def _load(path: Path, files: Files) -> dict[str, Any]:
     try:
-        data = json.loads(read_text(path))
+        data = json.loads(decode_text(files.read(path), path))
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}; data.root says where it is") from error
     except json.JSONDecodeError as error:
         raise ValueError(f"{path}:{error.lineno}: not JSON: {error.msg}") from error
     except RecursionError as error:
@@ -154,7 +177,7 @@ def _by_image(
 
 
 def _picture(
-    base: Path, entry: Mapping[str, Any], path: Path, problems: list[Problem]
+    base: Path, entry: Mapping[str, Any], path: Path, files: Files, problems: list[Problem]
 ) -> tuple[Path, ImageInfo] | None:
     name = entry["file_name"]
     try:
@@ -163,14 +186,15 @@ def _picture(
         problems.append(Problem(str(path), 0, f"image {entry['id']}: {error}", "outside-root"))
         return None
     if picture is None:
+        files.exists(base / name)
         problems.append(
             Problem(str(path), 0, f"image {entry['id']}: no picture {name!r} in {base}", "missing-image")
         )
         return None
     try:
-        return picture, check_image(picture)
+        return picture, files.image(picture)
     except (OSError, ValueError) as error:
-        problems.append(Problem(str(picture), 0, str(error).removeprefix(f"{picture}: "), "unreadable-image"))
+        problems.append(problem_of(picture, error, "unreadable-image"))
         return None
 
 
@@ -197,5 +221,5 @@ def _add(
         0,
         crowd=bool(row.get("iscrowd", 0)),
         difficult=ignore,
-        area=float(area) if _number(area) and area > 0 else math.nan,  # type: ignore[arg-type,operator]
+        area=float(area) if _number(area) and area > 0 else math.nan,
     )

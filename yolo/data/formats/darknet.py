@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from yolo.data.formats.annotated import Annotated, OnError, Problem, class_list, finish
+from yolo.data.formats.annotated import Annotated, OnError, Problem, finish
+from yolo.data.formats.files import Files, cached
 from yolo.data.formats.rows import pictures_of_list, records_of
-from yolo.data.formats.text import check_count, lines_of, read_names, read_text
+from yolo.data.formats.text import agree, check_count, find_file, lines_of, read_names, read_text
 
 Names = str | Path | Sequence[str]
 
@@ -17,6 +18,7 @@ def read_darknet(
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
     allow_outside: bool = False,
+    cache_dir: str | Path | None = None,
     on_error: OnError = "skip",
 ) -> Annotated:
     """Read a Darknet data set; labels as in :func:`yolo.data.formats.yolo.read_yolo`.
@@ -31,6 +33,7 @@ def read_darknet(
         classes: The names that are expected; as many as there are in the names file.
         num_classes: How many are expected.
         allow_outside: Whether lists may name files outside those folders.
+        cache_dir: Keeps what was read for the next start.
         on_error: ``skip`` leaves out what cannot be used and lists it, ``raise`` stops.
 
     Raises:
@@ -38,35 +41,43 @@ def read_darknet(
             and something is not.
     """
     path = Path(source)
-    problems: list[Problem] = []
     listing = path
     if path.suffix.lower() == ".data":
-        options = read_options(path)
-        key = {"val": "valid", "test": "valid"}.get(split, split)
-        if key not in options:
-            raise ValueError(f"{path}: no {key!r} in it, it has {sorted(options)}")
-        listing = _beside(path, options[key])
-        if names is None and "names" in options:
-            names = _beside(path, options["names"])
-        count = options.get("classes")
-        if count is not None and not count.isdigit():
-            raise ValueError(f"{path}: classes must be a number, got {count!r}")
-        if isinstance(names, Path) and count is not None:
-            check_count(read_names(names), int(count), f"{names} (and {path})")
+        listing, names = _read_data(path, split, names, allow_outside)
     elif not path.is_file():
         raise ValueError(f"{path}: no such list of pictures (data.root says where the data lies)")
     found = read_names(names) if isinstance(names, str | Path) else names
-    if found is None and classes is None:
-        raise ValueError(f"{path}: class names are needed (names: a file with one a line, or a list)")
-    where = names if isinstance(names, str | Path) else path
-    if found is not None:
-        check_count(found, None if classes is None else len(classes), where)
-    listed = class_list(classes, found or (), where)
-    check_count(listed, num_classes, where)
+    listed = agree(found, classes, num_classes, names if isinstance(names, str | Path) else path)
     bases = list(dict.fromkeys((listing.parent, listing.parent.parent, Path.cwd())))
-    pictures = pictures_of_list(listing, bases, problems, allow_outside=allow_outside)
-    records = records_of(pictures, len(listed), problems)
-    return finish(str(listing), Annotated(records, listed, problems), on_error)
+    options = {
+        "reader": "darknet",
+        "list": listing,
+        "bases": bases,
+        "classes": listed,
+        "outside": allow_outside,
+    }
+
+    def build(files: Files) -> Annotated:
+        problems: list[Problem] = []
+        pictures = pictures_of_list(listing, bases, files, problems, allow_outside=allow_outside)
+        return Annotated(records_of(pictures, len(listed), files, problems), listed, problems)
+
+    return finish(str(listing), cached(cache_dir, options, build), on_error)
+
+
+def _read_data(path: Path, split: str, names: Names | None, allow_outside: bool) -> tuple[Path, Names | None]:
+    """List and names of a ``.data`` file."""
+    options = read_options(path)
+    key = {"val": "valid", "test": "valid"}.get(split, split)
+    if names is None and "names" in options:
+        names = _beside(path, options["names"], allow_outside)
+        count = options.get("classes")
+        if count is not None and not count.isdecimal():
+            raise ValueError(f"{path}: classes must be a number, got {count!r}")
+        check_count(read_names(names), None if count is None else int(count), f"{names} (and {path})")
+    if key not in options:
+        raise ValueError(f"{path}: no {key!r} in it, it has {sorted(options)}")
+    return _beside(path, options[key], allow_outside), names
 
 
 def read_options(path: str | Path) -> dict[str, str]:
@@ -88,11 +99,17 @@ def read_options(path: str | Path) -> dict[str, str]:
     return options
 
 
-def _beside(path: Path, entry: str) -> Path:
+def _beside(path: Path, entry: str, allow_outside: bool) -> Path:
     """A file that a ``.data`` file names."""
-    bases = (path.parent, path.parent.parent, Path.cwd())
-    for base in bases:
-        candidate = base / entry.replace("\\", "/")
-        if candidate.is_file():
-            return candidate
+    refusal = None
+    for base in (path.parent, path.parent.parent, Path.cwd()):
+        try:
+            found = find_file(base, entry, allow_outside=allow_outside)
+        except ValueError as error:
+            refusal = refusal or error
+            continue
+        if found is not None:
+            return found
+    if refusal is not None:
+        raise ValueError(f"{path}: {refusal} (allow_outside=true permits it)")
     raise ValueError(f"{path}: it names {entry}, which is not below {path.parent}")

@@ -13,7 +13,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from yolo.data.formats.annotated import Annotated, Objects, OnError, class_list, finish
+from yolo.data.formats.annotated import Annotated, Objects, OnError, finish
+from yolo.data.formats.text import class_list
 from yolo.data.image import check_image
 from yolo.types import Record
 

@@ -3,33 +3,35 @@
 import math
 from pathlib import Path
 
-from yolo.data.formats.annotated import Objects, Problem
+from yolo.data.formats.annotated import Objects, Problem, problem_of
+from yolo.data.formats.files import Files
 from yolo.data.formats.text import (
     IMAGE_SUFFIXES,
+    decode_text,
     find_file,
     label_candidates,
     lines_of,
-    read_text,
     relative_name,
 )
-from yolo.data.image import ImageInfo, check_image
+from yolo.data.image import ImageInfo
 from yolo.types import Record
 
 
 def pictures_of_list(
-    listing: Path, bases: list[Path], problems: list[Problem], *, allow_outside: bool = False
+    listing: Path, bases: list[Path], files: Files, problems: list[Problem], *, allow_outside: bool = False
 ) -> list[tuple[Path, Path]]:
     """The pictures that a list file names, each with the folder that its entry starts from.
 
     Args:
         listing: One path a line; ``#`` starts a comment.
         bases: Folders that a relative path may start from, tried in this order.
+        files: Reads the list.
         problems: Takes what is missing.
         allow_outside: Whether a path may leave those folders.
     """
     found: list[tuple[Path, Path]] = []
     seen: set[Path] = set()
-    for number, line in lines_of(read_text(listing)):
+    for number, line in lines_of(decode_text(files.read(listing), listing)):
         refusal: ValueError | None = None
         for base in bases:
             try:
@@ -49,44 +51,41 @@ def pictures_of_list(
             if line.lstrip().startswith("#"):
                 continue
             if refusal is not None:
-                problems.append(Problem(str(listing), number, str(refusal), "outside-root"))
+                message = f"{refusal} (allow_outside=true permits it)"
+                problems.append(Problem(str(listing), number, message, "outside-root"))
             else:
+                files.exists(bases[0] / line.strip())
                 message = f"no picture {line.strip()!r} below {bases[0]}"
                 problems.append(Problem(str(listing), number, message, "missing-image"))
     return found
 
 
-def pictures_of_folder(folder: Path) -> list[tuple[Path, Path]]:
+def pictures_of_folder(folder: Path, files: Files) -> list[tuple[Path, Path]]:
     """Every picture below a folder, sorted."""
-    found = sorted(
-        path for path in folder.rglob("*") if path.suffix.lower() in IMAGE_SUFFIXES and path.is_file()
-    )
-    return [(path, folder) for path in found]
+    return [(path, folder) for path in files.below(folder) if path.suffix.lower() in IMAGE_SUFFIXES]
 
 
-def records_of(pictures: list[tuple[Path, Path]], num_classes: int, problems: list[Problem]) -> list[Record]:
+def records_of(
+    pictures: list[tuple[Path, Path]], num_classes: int, files: Files, problems: list[Problem]
+) -> list[Record]:
     """Read the labels of pictures, each given with the folder that its name is told from."""
     records = []
     for picture, base in pictures:
         try:
-            info = check_image(picture)
+            info = files.image(picture)
         except (OSError, ValueError) as error:
-            problems.append(
-                Problem(str(picture), 0, str(error).removeprefix(f"{picture}: "), "unreadable-image")
-            )
+            problems.append(problem_of(picture, error, "unreadable-image"))
             continue
-        label = next((path for path in label_candidates(picture) if path.is_file()), None)
+        label = next((path for path in label_candidates(picture) if files.exists(path)), None)
+        objects = Objects(str(label), problems)
         if label is None:
             message = "no label file, taken as a picture without objects"
             problems.append(Problem(str(picture), 0, message, "no-label", lost=False))
-        objects = Objects(str(label), problems)
-        if label is not None:
+        else:
             try:
-                text = read_text(label)
-            except ValueError as error:
-                problems.append(
-                    Problem(str(label), 0, str(error).removeprefix(f"{label}"), "unreadable-label")
-                )
+                text = decode_text(files.read(label), label)
+            except (OSError, ValueError) as error:
+                problems.append(problem_of(label, error, "unreadable-label"))
                 continue
             for number, line in lines_of(text):
                 _read_row(line, number, objects, num_classes, info)

@@ -65,10 +65,44 @@ def read_names(path: str | Path) -> list[str]:
     return names
 
 
+def class_list(given: Sequence[str] | None, found: Sequence[str], where: str | Path) -> list[str]:
+    """The given classes, checked; or the found ones where none were given.
+
+    Raises:
+        ValueError: A name is empty or occurs twice.
+    """
+    names = [str(name) for name in (found if given is None else given)]
+    for index, name in enumerate(names):
+        if not name.strip():
+            raise ValueError(f"{where}: class {index} has an empty name")
+        if name in names[:index]:
+            raise ValueError(
+                f"{where}: class name {name!r} stands twice, as {names.index(name)} and as {index}"
+            )
+    return names
+
+
 def check_count(names: Sequence[str], num_classes: int | None, where: str | Path) -> None:
     """Raise ValueError, with both numbers, if there are not ``num_classes`` names."""
     if num_classes is not None and len(names) != num_classes:
         raise ValueError(f"{where}: {len(names)} class names, but the number of classes is {num_classes}")
+
+
+def agree(
+    found: Sequence[str] | None, wanted: Sequence[str] | None, num_classes: int | None, where: str | Path
+) -> list[str]:
+    """The class names that hold: the wanted ones, or those of the data; all counts must be the same.
+
+    Raises:
+        ValueError: There are none, one is empty or stands twice, or two counts differ.
+    """
+    if found is None and wanted is None:
+        raise ValueError(f"{where}: class names are needed (names: a file with one a line, or a list)")
+    if found is not None:
+        check_count(found, None if wanted is None else len(wanted), where)
+    names = class_list(wanted, found or (), where)
+    check_count(names, num_classes, where)
+    return names
 
 
 def find_file(base: Path, entry: str, *, allow_outside: bool = False) -> Path | None:
@@ -102,7 +136,7 @@ def inside(base: Path, entry: str, *, allow_outside: bool = False) -> Path:
     path = os.path.normpath(os.path.join(base, entry))  # noqa: PTH118 - as above
     root = os.path.normpath(base)
     if not allow_outside and path != root and not path.startswith(root.rstrip(os.sep) + os.sep):
-        raise ValueError(f"{entry} leads out of {base}, which is refused (allow_outside=true permits it)")
+        raise ValueError(f"{entry} leads out of {base}, which is refused")
     return Path(path)
 
 

@@ -4,18 +4,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from yolo.data.formats.annotated import Annotated, Objects, OnError, Problem, class_list, finish
+from yolo.data.formats.annotated import Annotated, Objects, OnError, Problem, finish, problem_of
+from yolo.data.formats.files import Files, cached
 from yolo.data.formats.text import (
     IMAGE_SUFFIXES,
     check_count,
+    class_list,
+    decode_text,
     find_file,
     inside,
     lines_of,
-    read_text,
     relative_name,
 )
 from yolo.data.formats.xml import Node, parse_xml
-from yolo.data.image import ImageInfo, check_image
+from yolo.data.image import ImageInfo
 from yolo.types import Record
 
 _CORNERS = ("xmin", "ymin", "xmax", "ymax")
@@ -38,6 +40,7 @@ def read_voc(
     annotations: str = "Annotations",
     one_based: bool = False,
     num_classes: int | None = None,
+    cache_dir: str | Path | None = None,
     on_error: OnError = "skip",
 ) -> Annotated:
     """Read Pascal VOC annotations.
@@ -57,6 +60,7 @@ def read_voc(
         annotations: Name of the folder of XML files.
         one_based: See above.
         num_classes: How many classes are expected.
+        cache_dir: Keeps what was read for the next start.
         on_error: ``skip`` leaves out what cannot be used and lists it, ``raise`` stops.
 
     Raises:
@@ -64,76 +68,79 @@ def read_voc(
             something is not.
     """
     base = Path(root)
-    problems: list[Problem] = []
-    parsed: list[tuple[_Entry, Path, Node]] = []
     splits: Sequence[str | None] = [split] if split is None or isinstance(split, str) else split
-    for name in splits:
-        for entry in _entries(base, name, images, annotations, problems):
-            found = _open_entry(entry, problems)
-            if found is not None:
-                parsed.append((entry, *found))
-    names = class_list(classes, sorted({name for _, _, tree in parsed for name in _object_names(tree)}), base)
-    check_count(names, num_classes, base)
-    records = []
-    for entry, picture, tree in parsed:
-        record = _record(base, entry, picture, tree, names, one_based, problems)
-        if record is not None:
-            records.append(record)
-    return finish(f"{base} {split or ''}".strip(), Annotated(records, names, problems), on_error)
+    options = {"reader": "voc", "root": base, "splits": splits, "classes": classes, "count": num_classes}
+    options |= {"images": images, "annotations": annotations, "one_based": one_based}
+
+    def build(files: Files) -> Annotated:
+        problems: list[Problem] = []
+        parsed: list[tuple[_Entry, Path, Node]] = []
+        for name in splits:
+            for entry in _entries(base, name, images, annotations, files, problems):
+                opened = _open_entry(entry, files, problems)
+                if opened is not None:
+                    parsed.append((entry, *opened))
+        found = sorted({name for _, _, tree in parsed for name in _object_names(tree)})
+        names = class_list(classes, found, base)
+        check_count(names, num_classes, base)
+        records = _records(base, parsed, names, one_based, files, problems)
+        return Annotated(records, names, problems)
+
+    return finish(f"{base} {split or ''}".strip(), cached(cache_dir, options, build), on_error)
 
 
 def _entries(
-    base: Path, split: str | None, images: str, annotations: str, problems: list[Problem]
+    base: Path, split: str | None, images: str, annotations: str, files: Files, problems: list[Problem]
 ) -> Iterator[_Entry]:
+    """The pictures of a split: by a list, or by the XML files of a folder."""
     if not base.is_dir():
         raise ValueError(f"{base}: no such folder (data.root says where the data lies)")
     part, _, name = (split or "").rpartition("/")
     home = inside(base, part) if part else base
     listing = home / "ImageSets" / "Main" / f"{name}.txt"
     if split is not None and listing.is_file():
-        for number, line in lines_of(read_text(listing)):
-            stem = line.strip()
-            tokens = stem.split()
-            if len(tokens) == 2 and tokens[1] in (
-                "-1",
-                "0",
-                "1",
-            ):  # the per-class lists of VOC have a second column
-                stem = tokens[0]
-            try:
-                xml = inside(home / annotations, stem + ".xml")
-            except ValueError as error:
-                problems.append(Problem(str(listing), number, str(error), "outside-root"))
-                continue
-            yield _Entry(xml, home / images, stem, (str(listing), number))
+        yield from _listed(listing, home, images, annotations, files, problems)
         return
     folder = inside(base, split) if split else base
-    if split is not None and not folder.is_dir():
+    if not folder.is_dir():
         raise ValueError(f"{base}: split {split!r} is neither {listing} nor the folder {folder}")
-    if (folder / annotations).is_dir():
-        for xml in sorted((folder / annotations).rglob("*.xml")):
-            yield _Entry(xml, folder / images, xml.stem, (str(xml), 0))
-        return
-    for xml in sorted(path for path in folder.rglob("*") if path.suffix.lower() == ".xml"):
-        yield _Entry(xml, xml.parent, xml.stem, (str(xml), 0))
+    with_folders = (folder / annotations).is_dir()
+    for xml in files.below(folder / annotations if with_folders else folder):
+        if xml.suffix.lower() == ".xml":
+            yield _Entry(xml, folder / images if with_folders else xml.parent, xml.stem, (str(xml), 0))
 
 
-def _open_entry(entry: _Entry, problems: list[Problem]) -> tuple[Path, Node] | None:
+def _listed(
+    listing: Path, home: Path, images: str, annotations: str, files: Files, problems: list[Problem]
+) -> Iterator[_Entry]:
+    for number, line in lines_of(decode_text(files.read(listing), listing)):
+        stem = line.strip()
+        tokens = stem.split()
+        if len(tokens) == 2 and tokens[1] in ("-1", "0", "1"):  # VOC's lists of a class have two columns
+            stem = tokens[0]
+        try:
+            xml = inside(home / annotations, stem + ".xml")
+        except ValueError as error:
+            problems.append(Problem(str(listing), number, str(error), "outside-root"))
+            continue
+        yield _Entry(xml, home / images, stem, (str(listing), number))
+
+
+def _open_entry(entry: _Entry, files: Files, problems: list[Problem]) -> tuple[Path, Node] | None:
     try:
-        tree = parse_xml(entry.xml.read_bytes(), entry.xml)
+        tree = parse_xml(files.read(entry.xml), entry.xml)
         picture = _picture(entry, tree)
     except FileNotFoundError:
+        files.exists(entry.xml)
         problems.append(Problem(*entry.listed, f"no annotation {entry.xml}", "missing-label"))
     except (OSError, ValueError) as error:
-        problems.append(
-            Problem(str(entry.xml), 0, str(error).removeprefix(f"{entry.xml}: "), "unreadable-label")
-        )
+        problems.append(problem_of(entry.xml, error, "unreadable-label"))
     else:
         if picture is not None:
             return picture, tree
-        problems.append(
-            Problem(*entry.listed, f"no picture for {entry.xml.name} in {entry.images}", "missing-image")
-        )
+        files.below(entry.images)
+        message = f"no picture for {entry.xml.name} in {entry.images}"
+        problems.append(Problem(*entry.listed, message, "missing-image"))
     return None
 
 
@@ -158,25 +165,32 @@ def _object_names(tree: Node) -> Iterator[str]:
     return (node.value("name") for node in tree.all("object") if node.value("name"))
 
 
-def _record(
+def _records(
     base: Path,
-    entry: _Entry,
-    picture: Path,
-    tree: Node,
+    parsed: list[tuple[_Entry, Path, Node]],
     names: list[str],
     one_based: bool,
+    files: Files,
     problems: list[Problem],
-) -> Record | None:
-    try:
-        info = check_image(picture)
-    except (OSError, ValueError) as error:
-        problems.append(Problem(str(picture), 0, str(error).removeprefix(f"{picture}: "), "unreadable-image"))
-        return None
-    objects = Objects(str(entry.xml), problems)
-    for node in tree.all("object"):
-        _read_object(node, objects, names, one_based)
-    turned = _stored_frame(tree, info, objects)
-    return Record(relative_name(picture, base), str(picture), objects.truth(info, stored_frame=turned))
+) -> list[Record]:
+    records: dict[str, Record] = {}
+    for entry, picture, tree in parsed:
+        try:
+            info = files.image(picture)
+        except (OSError, ValueError) as error:
+            problems.append(problem_of(picture, error, "unreadable-image"))
+            continue
+        objects = Objects(str(entry.xml), problems)
+        for node in tree.all("object"):
+            _read_object(node, objects, names, one_based)
+        turned = _stored_frame(tree, info, objects)
+        name = relative_name(picture, base)
+        if name in records:
+            message = f"{picture.name} has another annotation already, both are kept"
+            objects.report(0, message, "duplicate-image", lost=False)
+            name = f"{name} ({relative_name(entry.xml, base)})"
+        records[name] = Record(name, str(picture), objects.truth(info, stored_frame=turned))
+    return list(records.values())
 
 
 def _read_object(node: Node, objects: Objects, names: list[str], one_based: bool) -> None:

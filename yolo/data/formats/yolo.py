@@ -1,12 +1,14 @@
 """YOLO txt: pictures from a folder, a list or a dataset.yaml, a label file beside each."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from yolo.data.formats.annotated import Annotated, OnError, Problem, class_list, finish
+from yolo.data.formats.annotated import Annotated, OnError, Problem, finish
+from yolo.data.formats.files import Files, cached
 from yolo.data.formats.plain_yaml import Plain, names_of, read_plain_yaml
 from yolo.data.formats.rows import pictures_of_folder, pictures_of_list, records_of
-from yolo.data.formats.text import check_count, inside, read_names
+from yolo.data.formats.text import agree, inside, read_names
 
 Names = str | Path | Sequence[str]
 
@@ -18,6 +20,7 @@ def read_yolo(
     classes: Sequence[str] | None = None,
     num_classes: int | None = None,
     allow_outside: bool = False,
+    cache_dir: str | Path | None = None,
     on_error: OnError = "skip",
 ) -> Annotated:
     """Read YOLO txt labels.
@@ -36,6 +39,7 @@ def read_yolo(
         classes: The names that are expected; as many as there are in ``names``.
         num_classes: How many are expected.
         allow_outside: Whether lists may name files outside their folder.
+        cache_dir: Keeps what was read for the next start.
         on_error: ``skip`` leaves out what cannot be used and lists it, ``raise`` stops.
 
     Raises:
@@ -51,29 +55,26 @@ def read_yolo(
         found, sources = _read_yaml(sources[0], split, allow_outside, problems)
     if names is not None:
         found = read_names(names) if isinstance(names, str | Path) else list(names)
-    if found is None and classes is None:
-        raise ValueError(f"{where}: class names are needed (names: a file with one a line, or a list)")
-    if found is not None:
-        check_count(found, num_classes, names if isinstance(names, str | Path) else where)
-        check_count(
-            found,
-            None if classes is None else len(classes),
-            names if isinstance(names, str | Path) else where,
-        )
-    listed = class_list(classes, found or (), where)
-    check_count(listed, num_classes, where)
-    pictures = []
+    listed = agree(found, classes, num_classes, names if isinstance(names, str | Path) else where)
     for part in sources:
-        if part.is_dir():
-            pictures += pictures_of_folder(part)
-        elif part.is_file():
-            pictures += pictures_of_list(part, [part.parent], problems, allow_outside=allow_outside)
-        else:
+        if not part.exists():
             raise ValueError(
                 f"{part}: no such folder or list of pictures (data.root says where the data lies)"
             )
-    records = records_of(pictures, len(listed), problems)
-    return finish(where, Annotated(records, listed, problems), on_error)
+    options = {"reader": "yolo", "sources": sources, "classes": listed, "allow_outside": allow_outside}
+    result = cached(cache_dir, options, lambda files: _read(sources, listed, allow_outside, files))
+    return finish(where, replace(result, problems=problems + result.problems), on_error)
+
+
+def _read(sources: list[Path], classes: list[str], allow_outside: bool, files: Files) -> Annotated:
+    problems: list[Problem] = []
+    pictures = []
+    for part in sources:
+        if part.is_dir():
+            pictures += pictures_of_folder(part, files)
+        else:
+            pictures += pictures_of_list(part, [part.parent], files, problems, allow_outside=allow_outside)
+    return Annotated(records_of(pictures, len(classes), files, problems), classes, problems)
 
 
 def _read_yaml(
