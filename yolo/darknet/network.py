@@ -63,6 +63,11 @@ class CfgDetector(Detector):
         """Height and width of an input must be multiples of this: of what the deepest layer needs."""
         return self._stride
 
+    def check_size(self, height: int, width: int) -> None:
+        """Raise ValueError if the network cannot take this input size; its one size need be no multiple."""
+        if (height, width) != self.fixed_size:
+            super().check_size(height, width)
+
     @property
     def slots(self) -> list[Slot]:
         """Where the numbers of a weights file go."""

@@ -170,8 +170,12 @@ def _convolutional(section: Section, before: Before) -> Layer:
             f"has groups={groups}, which must divide its {c} inputs and {filters} filters", "groups"
         )
     stride = _strides(section)
-    dilation = section.integer("dilation", 1, 1, MOST_SIDE) if size > 1 else 1
-    padding = size // 2 if section.flag("pad") else section.integer("padding", 0, 0, MOST_SIDE)
+    dilation, padding = (
+        section.integer("dilation", 1, 1, MOST_SIDE),
+        section.integer("padding", 0, 0, MOST_SIDE),
+    )
+    dilation = dilation if size > 1 else 1
+    padding = size // 2 if section.flag("pad") else padding
     normalize = section.integer("batch_normalize", 0, 0, 2) > 0  # 2 trains over several batches
     act = _activation(section, "logistic")
     reach = dilation * (size - 1) + 1

@@ -53,8 +53,8 @@ _VOC: dict[str, Any] = {"classes": tuple(VOC)}
 _VOC2 = {"num_classes": 20, "anchors": VOC_ANCHORS}
 _TINY_VOC2 = {"num_classes": 20, "anchors": TINY_VOC_ANCHORS, "hidden": 1024}
 
-# Addresses: pjreddie.com/darknet and the README of AlexeyAB/darknet. Checksums: those that downloaders in public
-# use give for these addresses; yolov3-tiny's was compared with a copy of the file.
+# Addresses: pjreddie.com/darknet and the README of AlexeyAB/darknet. Checksums: those that public downloaders
+# use for these addresses; yolov3-tiny's was compared with a copy of the file.
 ZOO: dict[str, Published] = {
     "yolov1": Published(
         f"{REDMON}/yolov1/yolov1.weights", 197_328_243, models.yolov1, (448, 448), **_VOC,
