@@ -1,0 +1,29 @@
+"""Packages that only deployment needs: imported when they are used, named with their extra when they are missing."""
+
+import importlib
+from typing import Any
+
+EXTRAS = {
+    "onnx": "export",
+    "google.protobuf.message": "export",
+    "onnxscript": "export",
+    "onnxruntime": "export",
+    "tensorrt": "tensorrt",
+    "tensorrt_rtx": "tensorrt-rtx",
+}
+
+
+def require(name: str) -> Any:
+    """Import the package ``name``.
+
+    Raises:
+        ImportError: It is not installed; the message says how to get it.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        raise ImportError(
+            f"this needs the package {name}: pip install 'yolo-lightning[{EXTRAS[name]}]'"
+        ) from error

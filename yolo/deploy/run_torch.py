@@ -1,0 +1,143 @@
+"""A detector run by PyTorch: as it is, compiled, or replayed from a CUDA graph."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from yolo.checkpoint import Model
+from yolo.deploy.graph import Suppression
+from yolo.deploy.precision import folded
+from yolo.deploy.runtime import ANY, Limits, Runtime
+from yolo.ops import detect
+from yolo.types import Detections
+
+Mode = Literal["eager", "compiled", "graph"]
+Precision = Literal["fp32", "bf16", "fp16"]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+WARM_UP = 3  # runs before a capture: libraries allocate and choose their kernels in the first ones
+
+
+class _Prepared(nn.Module):
+    """Pixels to raw outputs, in one piece for the compiler: it fuses the conversion into the first layers."""
+
+    def __init__(self, detector: nn.Module, dtype: torch.dtype, channels_last: bool) -> None:
+        super().__init__()
+        self.detector = detector
+        self.dtype = dtype
+        self.channels_last = channels_last
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        x = images.to(self.dtype) / 255.0
+        if self.channels_last:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return list(self.detector(x))
+
+
+class _Captured(NamedTuple):
+    graph: torch.cuda.CUDAGraph
+    images: Tensor
+    outputs: tuple[Tensor, ...]
+
+
+class TorchRuntime(Runtime):
+    """The network with its batch norms folded, then :func:`yolo.ops.detect`.
+
+    Args:
+        model: As :func:`yolo.checkpoint.load_model` gives it; not changed.
+        rule: Suppression of the results.
+        device: Where it runs.
+        precision: Of the network; decoding and suppression are always float32.
+        mode: ``compiled`` by torch.compile once per input shape; ``graph`` also records network and suppression in
+            one CUDA graph per shape.
+        autotune: Let the compiler measure kernels for the shapes at hand: minutes once, faster ever after.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        rule: Suppression | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        precision: Precision = "fp32",
+        mode: Mode = "eager",
+        autotune: bool = False,
+    ) -> None:
+        device = torch.device(device)
+        if precision not in DTYPES:
+            raise ValueError(f"precision must be one of {', '.join(DTYPES)}, got {precision!r}")
+        if mode not in get_args(Mode):
+            raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
+        if mode == "graph" and device.type != "cuda":
+            raise ValueError(f"mode=graph needs a CUDA device, got {device}")
+        detector = folded(model.detector)
+        fixed = detector.fixed_size
+        height, width = ((fixed[0],) * 2, (fixed[1],) * 2) if fixed else ((1, ANY), (1, ANY))
+        super().__init__(
+            f"PyTorch {mode} {precision} {device.type}",
+            model.classes,
+            model.preprocess,
+            rule or Suppression(),
+            Limits((1, ANY), height, width, detector.stride),
+            device,
+            suppresses=mode == "graph",
+        )
+        self.mode = mode
+        self.specs = detector.specs
+        channels_last = device.type == "cuda"
+        detector = detector.to(device, DTYPES[precision])
+        if channels_last:
+            detector = detector.to(memory_format=torch.channels_last)
+        self._network: Callable[[Tensor], list[Tensor]] = _Prepared(
+            detector, DTYPES[precision], channels_last
+        )
+        if mode != "eager":
+            self._network = torch.compile(
+                self._network,
+                fullgraph=True,
+                dynamic=False,
+                mode="max-autotune-no-cudagraphs" if autotune else None,
+            )
+        self._graphs: dict[tuple[int, ...], _Captured] = {}
+
+    @torch.inference_mode()
+    def upload(self, images: Tensor) -> Tensor:
+        self.check(images)
+        if self.mode != "graph":
+            return images.to(self.device, non_blocking=True)
+        captured = self._graphs.get(tuple(images.shape))
+        if captured is None:
+            captured = self._graphs[tuple(images.shape)] = self._capture(images)
+        return captured.images.copy_(images, non_blocking=True)
+
+    @torch.inference_mode()
+    def network(self, images: Tensor) -> tuple[Tensor, ...]:
+        if self.mode != "graph":
+            return tuple(self._network(images))
+        captured = self._graphs[tuple(images.shape)]
+        captured.graph.replay()
+        return captured.outputs
+
+    @torch.inference_mode()
+    def suppress(self, outputs: Sequence[Tensor]) -> Detections:
+        if self.mode != "graph":
+            return self._detect(outputs)
+        return Detections(*(values.clone() for values in outputs))  # the next replay writes over them
+
+    def _detect(self, logits: Sequence[Tensor]) -> Detections:
+        return detect(logits, self.specs, **self.rule.detect_options())
+
+    def _capture(self, images: Tensor) -> _Captured:
+        """Record network and suppression for inputs of this shape."""
+        static = torch.empty(images.shape, dtype=torch.uint8, device=self.device).copy_(images)
+        side = torch.cuda.Stream(self.device)
+        side.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                self._detect(self._network(static))
+        torch.cuda.current_stream(self.device).wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            outputs = tuple(self._detect(self._network(static)))
+        return _Captured(graph, static, outputs)
