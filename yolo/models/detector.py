@@ -46,6 +46,7 @@ class Detector(nn.Module):
         self.generation = generation
         self.fixed_size = fixed_size
         self.recipe: Recipe | None = None  # set by yolo.models.published
+        self.loss_options: tuple[dict[str, Any], ...] = ()  # per head, what a cfg says of its training
 
     @property
     def num_classes(self) -> int:
