@@ -178,7 +178,7 @@ def test_shortcut(name: str) -> None:
     about, arrays = layer_case(f"layer_shortcut_{name}")
     module = layers.Shortcut(about["activation"], about.get("alpha", 1.0), about.get("beta", 1.0))
     if "alpha" in about and about["alpha"] != 1:
-        # Darknet's backward scales all channels by alpha, its forward only those with a partner: take the true one
+        # Darknet's backward scales all channels by alpha, its forward only those with a partner
         common = arrays["from_output"].shape[1]
         arrays["grad_input"][:, common:] /= about["alpha"]
     compare(module, arrays, "input", "from_output")

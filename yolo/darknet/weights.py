@@ -172,7 +172,8 @@ def check_count(
         left -= floats
         wanted += floats
     if left and cutoff is None:
-        raise ValueError(f"{path}: {left} floats are left over after the last layer: cfg and weights differ")
+        what = "1 float" if left == 1 else f"{left} floats"
+        raise ValueError(f"{path}: {what} left over after the last layer: cfg and weights differ")
     return wanted
 
 
