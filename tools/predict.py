@@ -22,7 +22,7 @@ def predict(cfg: DictConfig) -> None:
     options = OmegaConf.to_container(cfg, resolve=True)
     source = shots(options["source"], cfg.frames)
     predictor = Predictor(
-        with_preprocess(load_model(cfg.weights, cfg.cfg), **options["preprocess"]),
+        with_preprocess(load_model(cfg.weights, cfg.cfg, cfg.download), **options["preprocess"]),
         batch_size=cfg.batch_size,
         score_threshold=cfg.score_threshold,
         iou_threshold=cfg.nms,

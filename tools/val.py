@@ -30,7 +30,9 @@ def read(data: DictConfig, split: str) -> Annotated:
 def val(cfg: DictConfig) -> None:
     """Score a detector by VOC, Darknet and COCO rules."""
     folder = Path(HydraConfig.get().runtime.output_dir)
-    model = with_preprocess(load_model(cfg.weights, cfg.cfg), **OmegaConf.to_container(cfg.preprocess))
+    model = with_preprocess(
+        load_model(cfg.weights, cfg.cfg, cfg.download), **OmegaConf.to_container(cfg.preprocess)
+    )
     report, found, records = evaluate(
         model,
         read(cfg.data, cfg.split),

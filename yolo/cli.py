@@ -11,7 +11,7 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ def main(config_name: str) -> Callable[[Task], Callable[[], None]]:
                 ):  # Hydra's own flags are its business
                     check(config_name, overrides)
                 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and the words are ours
-                hydra.main(version_base="1.3", config_path=_config_path(), config_name=config_name)(guarded)()
+                hydra.main(version_base="1.3", config_path=str(_folder()), config_name=config_name)(guarded)()
 
         return tool
 
@@ -90,13 +90,16 @@ def _one_line(error: BaseException) -> str:
 def check(config_name: str, overrides: Sequence[str]) -> None:
     """Raise UsageError unless every override changes an option that exists, to a value of its kind."""
     parsed = [_parse(override) for override in overrides]
-    groups = _group_names(config_name)
+    groups = _chosen(config_name)
+    for one in parsed:
+        if one.key_or_group in groups:
+            _check_choice(one)
     base = _compose(config_name, [one.input_line or "" for one in parsed if one.key_or_group in groups])
     for one in parsed:
         if one.key_or_group not in groups:
             _check_one(one, base, groups)
     given = {one.key_or_group for one in parsed}
-    missing = [key for key in OmegaConf.missing_keys(base) if not _covered(key, given)]
+    missing = [key for key in _keys(base) if _is_missing(base, key) and not _covered(key, given)]
     if missing:
         raise UsageError(
             f"{', '.join(f'{key}=...' for key in sorted(missing))} must be given (--help shows an example)"
@@ -117,7 +120,14 @@ def _parse(override: str) -> Override:
         ) from error
 
 
-def _check_one(override: Override, base: DictConfig, groups: set[str]) -> None:
+def _check_choice(override: Override) -> None:
+    group, choice = override.key_or_group, override.value()
+    known = _choices(group)
+    if isinstance(choice, str) and choice not in known:
+        raise UsageError(f"no {group}={choice}{_nearest(choice, known, f'{group}=')}")
+
+
+def _check_one(override: Override, base: DictConfig, groups: Collection[str]) -> None:
     key = override.key_or_group
     if key.startswith("hydra.") or key == "hydra":
         _check_hydra(key)
@@ -189,6 +199,13 @@ def _keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
             yield from (f"{path}.{index}" for index in range(len(child)))
 
 
+def _is_missing(base: DictConfig, key: str) -> bool:
+    """Whether the value of a dotted key is ``???``; other values may exist only in a run and are not read."""
+    above, _, name = key.rpartition(".")
+    node = OmegaConf.select(base, above) if above else base
+    return isinstance(node, DictConfig) and OmegaConf.is_missing(node, name)
+
+
 def _takes_keywords(base: DictConfig, key: str) -> bool:
     """Whether the node directly above ``key`` is the arguments of a constructor."""
     above = OmegaConf.select(base, key.rpartition(".")[0]) if "." in key else None
@@ -199,17 +216,15 @@ def _covered(key: str, given: set[str]) -> bool:
     return any(key == one or key.startswith(f"{one}.") for one in given)
 
 
-def _config_path() -> str:
-    if importlib.util.find_spec("yolo.configs") is not None:
-        return "pkg://yolo.configs"
-    return str(Path(__file__).resolve().parents[1] / "configs")  # a source tree that is not installed
+def _folder() -> Path:
+    """Where the configs are: beside the package in a source tree, inside it once installed."""
+    spec = importlib.util.find_spec("yolo.configs")
+    found = list(spec.submodule_search_locations or []) if spec is not None else []
+    return Path(found[0]) if found else Path(__file__).resolve().parents[1] / "configs"
 
 
 def _initialized() -> AbstractContextManager[Any]:
-    path = _config_path()
-    if path.startswith("pkg://"):
-        return hydra.initialize_config_module(path.removeprefix("pkg://"), version_base="1.3")
-    return hydra.initialize_config_dir(path, version_base="1.3")
+    return hydra.initialize_config_dir(str(_folder()), version_base="1.3")
 
 
 def _compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
@@ -223,47 +238,52 @@ def _choices(group: str) -> list[str]:
         return sorted(loader.get_group_options(group))
 
 
-@functools.cache
-def _group_names(config_name: str) -> set[str]:
-    """Groups in the defaults list of a config."""
+def _chosen(config_name: str, overrides: Sequence[str] = ()) -> dict[str, str | None]:
+    """The groups of a config and which file of each is taken."""
     with _initialized():
         loader = GlobalHydra.instance().config_loader()
-        choices = loader.load_configuration(config_name, [], RunMode.RUN).hydra.runtime.choices
-    return {str(name) for name in choices if not str(name).startswith("hydra/")}
+        choices = loader.load_configuration(config_name, list(overrides), RunMode.RUN).hydra.runtime.choices
+    return {str(name): choice for name, choice in choices.items() if not str(name).startswith("hydra/")}
 
 
 def describe(config_name: str, purpose: str, overrides: Sequence[str] = ()) -> str:
-    """The text of ``--help``."""
-    first = purpose.strip().splitlines()[0] if purpose.strip() else ""
-    lines = [first, "", f"usage: python tools/{config_name}.py [group=choice ...] [option=value ...]", ""]
-    lines += [f"example: {line}" for line in _examples(config_name)]
-    groups = _group_names(config_name)
-    lines += ["", "groups"] if groups else []
-    lines += [f"  {group}={'|'.join(_choices(group))}" for group in sorted(groups)]
-    lines += ["", "options and their defaults (a change of group changes them too)"]
-    chosen = [one for one in overrides if one.partition("=")[0] in groups]
-    text = OmegaConf.to_yaml(_compose(config_name, chosen))
-    lines += [
-        f"  {line}" for line in text.splitlines() if "_target_:" not in line and "_partial_:" not in line
-    ]
+    """The text of ``--help``: every option with its default and what its config says about it."""
+    head = [line for line in _read(config_name).splitlines() if line.startswith("#")]
+    groups = _chosen(config_name)
+    chosen = _chosen(config_name, [one for one in overrides if one.partition("=")[0] in groups])
+    lines = [*purpose.strip().splitlines()[:1], ""]
+    lines += [f"usage: python tools/{config_name}.py [group=choice ...] [option=value ...]"]
+    lines += [f"example: {line[line.index('python tools/') :]}" for line in head if "python tools/" in line]
+    if groups:
+        lines += ["", "groups"] + [f"  {group}={'|'.join(_choices(group))}" for group in sorted(groups)]
+    lines += ["", "options"] + [f"  {line}" for line in _options(config_name)]
+    for group, choice in sorted(chosen.items()):
+        if choice is not None:
+            lines += ["", f"options of {group}={choice}, written {group}.option=value"]
+            lines += [f"  {line}" for line in _options(f"{group}/{choice}")]
     lines += [
         "",
-        "YOLO_DEBUG=1 shows tracebacks; --cfg job prints the composed config; --hydra-help has Hydra's flags",
+        "YOLO_DEBUG=1 shows tracebacks; --cfg job prints the composed config; --hydra-help: Hydra's flags",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _examples(config_name: str) -> list[str]:
-    """The command lines in the comment at the head of a config."""
-    path = _config_path()
-    if path.startswith("pkg://"):
-        spec = importlib.util.find_spec("yolo.configs")
-        folders = list(spec.submodule_search_locations or []) if spec is not None else []
-    else:
-        folders = [path]
-    for folder in folders:
-        file = Path(folder) / f"{config_name}.yaml"
-        if file.is_file():
-            heads = [line for line in file.read_text("utf-8").splitlines() if line.startswith("#")]
-            return [line[line.index("python tools/") :] for line in heads if "python tools/" in line]
-    return []
+def _read(name: str) -> str:
+    return (_folder() / f"{name}.yaml").read_text("utf-8")
+
+
+def _options(name: str) -> Iterator[str]:
+    """The lines of a config that set options, those of the files that it builds on first."""
+    text = _read(name)
+    parents: Any = OmegaConf.select(OmegaConf.create(text), "defaults") or []
+    for parent in parents:
+        if isinstance(parent, str) and parent != "_self_":
+            yield from _options(str(Path(name).parent / parent))
+    skipping = True  # the comment at the head
+    for line in text.splitlines():
+        if line and not line[0].isspace():
+            skipping = line.startswith(
+                ("#", "defaults:", "hydra:", "- ", "_target_:", "_partial_:", "}", "]")
+            )
+        if line.strip() and not skipping:
+            yield line

@@ -94,6 +94,7 @@ def evaluate(
     nms: float = 0.45,
     multi_label: bool = True,
     kept: int = 300,
+    clip: bool = True,
     max_detections: int = 100,
     classes: ClassSet = "present",
     points: Points = "area",
@@ -112,6 +113,7 @@ def evaluate(
         nms: IoU above which the better box of a class suppresses the other.
         multi_label: Every class of a box is a candidate, not only its best one.
         kept: Detections per picture after suppression.
+        clip: Cut boxes at the edges of the picture (Darknet's ``map`` does not).
         max_detections: COCO's maxDets, per picture and class.
         classes: Means run over the classes ``present`` in the data, or over ``all`` with 0 for the others.
         points: How Darknet's map averages: ``area``, 11 or 101.
@@ -131,6 +133,7 @@ def evaluate(
         iou_threshold=nms,
         max_detections=kept,
         multi_label=multi_label,
+        clip=clip,
         device=device,
         precision=precision,
     )
@@ -138,7 +141,7 @@ def evaluate(
     metric.update(found, records)
     report = metric.compute()
     preprocess = model.preprocess
-    report["settings"] |= {"nms": nms, "multi_label": multi_label, "kept": kept, "match": match}
+    report["settings"] |= {"nms": nms, "multi_label": multi_label, "kept": kept, "clip": clip, "match": match}
     report["settings"] |= {"resize": preprocess.resize, "size": list(preprocess.size)}
     report["settings"] |= {"device": str(inference.device), "precision": precision}
     fullest = sum(len(one.labels) == kept for one in found)

@@ -52,10 +52,13 @@ def with_preprocess(model: Model, resize: Resize | None, size: Sequence[int] | N
     return Model(model.detector, model.classes, preprocess)
 
 
-def to_found(detections: Detections, placements: Sequence[Placement]) -> list[Found]:
-    """Take the detections of a batch back to the pixels of each picture, clipped to it.
+def to_found(detections: Detections, placements: Sequence[Placement], clip: bool = True) -> list[Found]:
+    """Take the detections of a batch back to the pixels of each picture.
 
-    Boxes that lie in the padding altogether vanish.
+    Args:
+        detections: Boxes in pixels of the canvas.
+        placements: How each picture was put on it.
+        clip: Cut boxes at the edges of the picture; those that lie in the padding altogether vanish.
     """
     counts = detections.count.tolist()
     boxes, scores, labels = (
@@ -65,8 +68,9 @@ def to_found(detections: Detections, placements: Sequence[Placement]) -> list[Fo
     results = []
     for index, (count, placement) in enumerate(zip(counts, placements, strict=True)):
         mine = undo(boxes[index, :count], placement)
-        mine[:, 0::2] = mine[:, 0::2].clip(0, placement.width)
-        mine[:, 1::2] = mine[:, 1::2].clip(0, placement.height)
+        if clip:
+            mine[:, 0::2] = mine[:, 0::2].clip(0, placement.width)
+            mine[:, 1::2] = mine[:, 1::2].clip(0, placement.height)
         inside = (mine[:, 2] > mine[:, 0]) & (mine[:, 3] > mine[:, 1])
         results.append(Found(mine[inside], scores[index, :count][inside], labels[index, :count][inside]))
     return results
@@ -84,6 +88,7 @@ class Inference:
         max_detections: Kept per picture.
         multi_label: Every class of a box may be a candidate, not only its best one (Darknet's evaluation).
         class_agnostic: Boxes of different classes suppress each other.
+        clip: Cut boxes at the edges of the picture.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         precision: Of the network's arithmetic; boxes and scores are always float32.
     """
@@ -97,6 +102,7 @@ class Inference:
         max_detections: int = 300,
         multi_label: bool = False,
         class_agnostic: bool = False,
+        clip: bool = True,
         device: str = "auto",
         precision: Precision = "fp32",
     ) -> None:
@@ -105,6 +111,7 @@ class Inference:
         self.model = model
         self.device = choose_device(device)
         self.precision = precision
+        self.clip = clip
         self.detector = model.detector.to(self.device).to(memory_format=torch.channels_last).eval()
         self.detect = partial(
             detect,
@@ -123,4 +130,4 @@ class Inference:
         images = images.contiguous(memory_format=torch.channels_last)
         with torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.precision != "fp32"):
             logits = self.detector(images)
-        return to_found(self.detect(logits), placements)
+        return to_found(self.detect(logits), placements, self.clip)
