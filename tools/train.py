@@ -18,6 +18,9 @@ from yolo.training.transfer import show
 log = logging.getLogger("yolo.train")
 
 
+LOADER = ("train", "val", "test", "batch_size", "workers", "cache", "cache_dir", "close_mosaic")
+
+
 def _accumulate(cfg: DictConfig, data: DetectionData) -> int:
     """Batches per optimiser step."""
     if cfg.nominal_batch is None:
@@ -36,7 +39,8 @@ def train(cfg: DictConfig) -> None:
     preprocess = build(cfg.preprocess)
     detector.check_size(*preprocess.size)
     criterion = build(cfg.loss)(detector)
-    data = DetectionData(preprocess=preprocess, augment=build(cfg.augment), seed=cfg.seed, **build(cfg.data))
+    parts = {name: part for name, part in build(cfg.data).items() if name in LOADER}
+    data = DetectionData(preprocess=preprocess, augment=build(cfg.augment), seed=cfg.seed, **parts)
     classes = data.annotated("train").classes
     model = Model(detector, classes, preprocess)
     metric = DetectionMetric(classes)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from yolo import darknet, models
+from yolo.darknet.zoo import ZOO, load_published
 from yolo.data.preprocess import Preprocess
 from yolo.models.detector import Detector, Recipe
 
@@ -102,13 +103,37 @@ def read(path: Path) -> dict[str, Any]:
     return content
 
 
-def load_model(path: Path | str) -> Model:
-    """Load a checkpoint; the network is in evaluation mode on the CPU.
+def load_model(weights: Path | str, cfg: Path | str | None = None, download: bool = False) -> Model:
+    """Load trained weights of any kind; the network is in evaluation mode on the CPU.
+
+    Args:
+        weights: A checkpoint, a Darknet ``.weights`` file, or the name of published weights.
+        cfg: The cfg of a ``.weights`` file; by default the one of the same stem beside it.
+        download: Fetch published weights that are not in the cache yet.
 
     Raises:
-        ValueError: The file is no checkpoint of this project, or its weights do not fit its description.
+        ValueError: The file is neither, or its weights do not fit its description.
     """
-    path = Path(path)
+    path = Path(weights)
+    if path.suffix == ".weights":
+        detector, classes = darknet.load_darknet(path, None if cfg is None else Path(cfg))
+        return Model(detector.eval(), classes, _darknet_preprocess(detector, detector.input_size))
+    if not path.exists() and str(weights) in ZOO:
+        native, classes = load_published(str(weights), download=download)
+        if not isinstance(native, Detector):
+            raise ValueError(f"weights={weights}: a classifier, not a detector")
+        return Model(native, classes, _darknet_preprocess(native, ZOO[str(weights)].size))
+    if cfg is not None:
+        raise ValueError(f"cfg={cfg} belongs to a .weights file, got weights={weights}")
+    return _load_checkpoint(path)
+
+
+def _darknet_preprocess(detector: Detector, size: tuple[int, int]) -> Preprocess:
+    """What Darknet does (``detector.c:test_detector``): letterbox, and for YOLOv1 a plain resize."""
+    return Preprocess(size=size, resize="stretch" if detector.generation == "v1" else "letterbox")
+
+
+def _load_checkpoint(path: Path) -> Model:
     content = read(path)
     about = content["yolo"]
     detector = build(Recipe(**about["recipe"]))
