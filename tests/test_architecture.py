@@ -16,7 +16,6 @@ LAYERS = [
     {"data", "metrics"},
     {"checkpoint"},
     {"inference"},
-    {"inference"},
     {"report"},
     {"evaluate", "predict", "anchors"},
     {"training", "deploy"},

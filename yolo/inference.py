@@ -1,11 +1,14 @@
 """A model at work: uint8 canvases in, detections in pixels of the pictures out."""
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import PurePath
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from yolo.checkpoint import Model
@@ -15,7 +18,20 @@ from yolo.ops import detect
 from yolo.types import Detections, Found, Placement
 
 Precision = Literal["fp32", "bf16", "fp16"]
+DEFAULT_RATE = 25.0  # frames per second of a stream that does not say
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One picture of a source, or why it could not be read."""
+
+    source: str  # file or camera as it was asked for
+    name: PurePath  # where its results go below an output folder
+    image: NDArray[np.uint8] | None  # [H, W, 3], RGB
+    problem: str = ""
+    frame: int | None = None  # 0, 1, ... in a video
+    rate: float = DEFAULT_RATE  # frames per second of a video
 
 
 def choose_device(device: str) -> torch.device:

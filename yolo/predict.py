@@ -5,9 +5,7 @@
 """
 
 import glob
-import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
@@ -18,10 +16,11 @@ import torch
 from numpy.typing import NDArray
 
 from yolo.data.image import load_image
-from yolo.inference import Inference
+from yolo.inference import DEFAULT_RATE, Inference, Shot
 from yolo.types import Found
 
-log = logging.getLogger(__name__)
+__all__ = ["Predictor", "Shot", "shots"]
+
 Image = NDArray[np.uint8]
 Item = TypeVar("Item")
 
@@ -47,7 +46,6 @@ PICTURES = frozenset(
 VIDEOS = frozenset(
     (".avi", ".m4v", ".mjpeg", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ts", ".webm", ".wmv")
 )
-DEFAULT_RATE = 25.0  # frames per second of a stream that does not say
 
 
 class Predictor:
@@ -80,7 +78,7 @@ class Predictor:
         canvases = torch.from_numpy(np.stack([canvas for canvas, _ in placed])).permute(0, 3, 1, 2)
         return self.inference(canvases, [placement for _, placement in placed])
 
-    def stream(self, shots: Iterable["Shot"]) -> Iterator[tuple["Shot", Found | None]]:
+    def stream(self, shots: Iterable[Shot]) -> Iterator[tuple[Shot, Found | None]]:
         """Each shot with its detections, in order; None for one that could not be read.
 
         Holds one batch of pictures at a time, however long the stream.
@@ -102,18 +100,6 @@ def _checked(image: Image) -> Image:
     if image.ndim != 3 or image.shape[2] != 3 or image.dtype != np.uint8 or 0 in image.shape:
         raise ValueError(f"a picture must be [H, W, 3] uint8 RGB, got {list(image.shape)} {image.dtype}")
     return image
-
-
-@dataclass(frozen=True)
-class Shot:
-    """One picture of a source, or why it could not be read."""
-
-    source: str  # file or camera as it was asked for
-    name: PurePath  # where its results go below an output folder
-    image: Image | None
-    problem: str = ""
-    frame: int | None = None  # 0, 1, ... in a video
-    rate: float = DEFAULT_RATE  # frames per second of a video
 
 
 def shots(source: str | int | Path | Sequence[str | int | Path], frames: int | None = None) -> Iterator[Shot]:

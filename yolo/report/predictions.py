@@ -13,7 +13,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from yolo.predict import Shot
+from yolo.inference import Shot
 from yolo.report.draw import draw
 from yolo.types import Found
 
