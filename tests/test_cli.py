@@ -24,6 +24,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         """Find things."""
         if cfg.source == "bad":
             raise ValueError("the source\nis bad")
+        if cfg.source == "stop":
+            raise KeyboardInterrupt
         if cfg.source == "bug":
             raise KeyError("a mistake of ours")
         sys.stdout.write(f"ran with {cfg.weights} {cfg.source}\n")
@@ -116,6 +118,10 @@ def test_errors_of_the_work_are_one_line(run: Run, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("YOLO_DEBUG", "1")
     with pytest.raises(ValueError, match="the source"):
         run("weights=a", "source=bad")
+
+
+def test_a_stop_from_the_keyboard_is_no_traceback(run: Run) -> None:
+    assert run("weights=a", "source=stop") == (130, "", "tool.py: stopped\n")
 
 
 def test_mistakes_of_ours_keep_their_traceback(run: Run) -> None:

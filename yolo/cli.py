@@ -68,6 +68,8 @@ class _Spoken(AbstractContextManager["_Spoken", None]):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if error is None or os.environ.get("YOLO_DEBUG", "0") not in ("", "0"):
             return
+        if isinstance(error, KeyboardInterrupt):
+            self._leave("stopped", 130)
         if isinstance(error, InstantiationException) and error.__cause__ is not None:
             where = re.search(r"full_key: (\S+)", str(error))
             self._leave(f"{f'{where[1]}: ' if where else ''}{_one_line(error.__cause__)}", 1)

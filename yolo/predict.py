@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from yolo.checkpoint import Model
 from yolo.data.image import load_image
 from yolo.inference import DEFAULT_RATE, Inference, Shot
 from yolo.types import Found
@@ -24,28 +25,9 @@ __all__ = ["Predictor", "Shot", "shots"]
 Image = NDArray[np.uint8]
 Item = TypeVar("Item")
 
-PICTURES = frozenset(
-    (
-        ".bmp",
-        ".dib",
-        ".gif",
-        ".jfif",
-        ".jpe",
-        ".jpeg",
-        ".jpg",
-        ".pbm",
-        ".pgm",
-        ".png",
-        ".pnm",
-        ".ppm",
-        ".tif",
-        ".tiff",
-        ".webp",
-    )
-)
-VIDEOS = frozenset(
-    (".avi", ".m4v", ".mjpeg", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ts", ".webm", ".wmv")
-)
+PICTURES = {".bmp", ".dib", ".gif", ".jfif", ".jpe", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
+PICTURES |= {".pbm", ".pgm", ".pnm", ".ppm"}
+VIDEOS = {".avi", ".m4v", ".mjpeg", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ts", ".webm", ".wmv"}
 
 
 class Predictor:
@@ -58,7 +40,7 @@ class Predictor:
             multi_label, class_agnostic, device, precision.
     """
 
-    def __init__(self, model: Any, *, batch_size: int = 8, **options: Any) -> None:
+    def __init__(self, model: Model, *, batch_size: int = 8, **options: Any) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.inference = Inference(model, **options)
