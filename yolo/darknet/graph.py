@@ -114,7 +114,7 @@ def neck_start(plan: Plan, predictor: int) -> int:
     """The first layer that belongs to the neck of ``predictor`` rather than to the backbone.
 
     Counted back from the predictor as long as one convolution simply follows another at the same size: in
-    yolov3.cfg that is layer 74, Darknet's own cut.
+    yolov3.cfg that is layer 75, the first after Darknet-53.
     """
     index = predictor
     while index > 1 and _follows(plan, index - 1):
