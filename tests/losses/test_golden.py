@@ -128,7 +128,7 @@ def test_grid(name: str) -> None:
 
 @pytest.mark.parametrize("name", REGION)
 def test_region(name: str) -> None:
-    """pjreddie's delta is the one before the logistic derivative that his backward pass applies to x, y, o."""
+    """pjreddie's delta lacks the logistic derivative that his backward pass applies to x, y, o."""
     case = load(name)
     numbers = "object_scale noobject_scale class_scale coord_scale thresh"
     options = pick(case.about, numbers, "rescore bias_match focal_loss")
@@ -168,9 +168,9 @@ def test_alexeys_objectness_and_classes(name: str) -> None:
 
 @pytest.mark.parametrize("name", IOU)
 def test_alexeys_iou_terms_take_the_same_pairs(name: str) -> None:
-    """Darknet's box delta is no gradient of any IoU, so it is rebuilt: his formula over our pairs and weights.
+    """Darknet's box delta is no gradient of any IoU, so it is rebuilt: his formula, our pairs and weights.
 
-    What remains to be shown of these terms, the values and that our gradient is theirs, is in tests/ops/test_boxes.py.
+    What remains to be shown, the values and that our gradient is theirs, is in tests/ops/test_boxes.py.
     """
     case = load(name)
     (head,) = of_kind(alexey(case).heads, YoloV4Head)

@@ -45,7 +45,7 @@ def test_by_overlap_of_shapes() -> None:
 
 
 def test_neighbours_that_can_reach_the_centre() -> None:
-    """With xy_scale 1.2 a centre may lie 0.1 cells outside: 62 / 32 is 1.94, 33 / 32 is 1.03; 50 is out of reach."""
+    """With xy_scale 1.2 a centre may lie 0.1 cells outside: 62 is 1.94 cells, 33 is 1.03, 50 is 1.56."""
     loss = ModernLoss(specs(1.2), match="best")
     assert matched(loss, (62, 33, 40, 20)) == {(0, 0, 1, 1), (0, 0, 2, 1), (0, 0, 1, 0)}
     assert matched(loss, (50, 50, 40, 20)) == {(0, 0, 1, 1)}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from yolo.losses.assign import Objects, best_iou
 from yolo.losses.base import AnchorHead, DetectionLoss, Terms, head_options, of_kind
+from yolo.losses.penalties import one_hot
 from yolo.ops.boxes import IOU_KINDS, IouKind, cxcywh_to_xyxy, iou, shape_iou
 from yolo.ops.heads import HeadSpec
 
@@ -213,8 +214,8 @@ class ModernLoss(DetectionLoss):
         smooth = self.options.label_smoothing
         if self.specs[0].softmax:
             return F.cross_entropy(x, label, reduction="none", label_smoothing=smooth)
-        true = label[:, None] == torch.arange(x.shape[1], device=x.device)
-        return self.chance(x, torch.where(true, 1 - 0.5 * smooth, 0.5 * smooth)).sum(dim=-1)
+        target = one_hot(label, x.shape[1]) * (1 - smooth) + 0.5 * smooth
+        return self.chance(x, target).sum(dim=-1)
 
     def unlike(self, maps: Sequence[Tensor], objects: Objects) -> Tensor:
         """Which predictions overlap no object by more than ``ignore_thresh``, flat over all heads."""

@@ -23,6 +23,11 @@ def chance(x: Tensor, target: Tensor, activated: bool) -> Tensor:
     )
 
 
+def one_hot(label: Tensor, num_classes: int) -> Tensor:
+    """``[T]`` to ``[T, C]`` float32; PyTorch's own reads the labels on the host first."""
+    return (label[:, None] == torch.arange(num_classes, device=label.device)).float()
+
+
 def focal_factor(probability: Tensor) -> Tensor:
     """Darknet's focal weight of a class gradient for the true class's ``probability`` (alpha 0.5, gamma 2).
 

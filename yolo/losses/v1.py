@@ -10,7 +10,7 @@ from torch import Tensor
 
 from yolo.losses.assign import Objects, Pairs, locate, resolve
 from yolo.losses.base import DetectionLoss, Terms, head_options, per_object, processes
-from yolo.losses.penalties import half_square
+from yolo.losses.penalties import half_square, one_hot
 from yolo.ops.boxes import cxcywh_to_xyxy, iou
 from yolo.ops.heads import HeadSpec
 
@@ -87,7 +87,7 @@ class GridLoss(DetectionLoss):
         if spec.softmax:
             wrong = F.cross_entropy(found, objects.label, reduction="none")
         else:
-            wrong = half_square(found, F.one_hot(objects.label, spec.num_classes)).sum(dim=-1)
+            wrong = half_square(found, one_hot(objects.label, spec.num_classes)).sum(dim=-1)
         answer = resolve(pairs._replace(anchor=chosen, active=wins), (n, per_cell, spec.side, spec.side))
         wanted = answer.scatter(quality, answer.last).reshape(n, per_cell, cells).mT
         answers = answer.answers().reshape(n, per_cell, cells).mT
