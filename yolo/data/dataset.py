@@ -74,7 +74,7 @@ class DetectionDataset(Dataset[Item]):
         entropy = (self.seed & 0xFFFFFFFFFFFFFFFF, int(self._state[0]), index)
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
         sample = self.augment(
-            self.sample, index, len(self), self.preprocess, rng, mosaic=bool(self._state[1])
+            self._training_sample, index, len(self), self.preprocess, rng, mosaic=bool(self._state[1])
         )
         return _item(sample.image, sample.boxes, sample.labels, None)
 

@@ -120,6 +120,8 @@ def _png(data: bytes) -> Header | None:
             return Header(height, width, 1, plain)
         if kind in (b"eXIf", b"iTXt", b"zTXt", b"acTL") or len(kind) < 4:
             return None
+        if kind == b"iCCP" and data[position + 8 : position + 8 + length].partition(b"\0")[2][:1] != b"\0":
+            return None  # a compression that does not exist
         if kind == b"tRNS":
             plain = False
         position += length + 12
