@@ -75,17 +75,17 @@ def describe(model: Model, wanted: Wanted, source: Path | None = None) -> Metada
 
 
 def deployed(
-    detector: Detector, wanted: Wanted, keep: dict[str, str] | None = None
+    detector: Detector, wanted: Wanted, *, half: bool, keep: dict[str, str] | None = None
 ) -> tuple[Deployed, dict[str, str]]:
     """The module to export, batch norms folded, and the layers that stayed in float32 with the reasons.
 
     Args:
         detector: Stays as it is.
-        wanted: For ``int8`` this is the float32 network whose layers are quantised afterwards.
-        keep: Layers of a float16 network that must stay in float32.
+        wanted: Size, input and suppression count here.
+        half: Layers in float16. (Those of an int8 network are quantised afterwards, in the graph.)
+        keep: Layers of a float16 network that must stay in float32, and why.
     """
     network = folded(detector)
-    half = wanted.precision == "fp16"
     kept = halve(network, keep) if half else {}
     spare = 0
     if wanted.rule is not None:

@@ -140,7 +140,7 @@ def _settle(suppressed_by: Tensor, candidates: int, n: int) -> Tensor:
 
 
 class Deployed(nn.Module):
-    """What is exported: pixels in, ``boxes, scores`` or ``boxes, scores, labels, count`` out.
+    """What is exported: pixels in; ``boxes, scores`` of every prediction, or detections and after them those, out.
 
     Decoding and suppression compute in float32 whatever the network does.
 
@@ -178,7 +178,7 @@ class Deployed(nn.Module):
         boxes, scores = decode_reference([y.float() for y in logits], self.specs)
         if self.rule is None:
             return boxes, scores
-        return suppress(boxes, scores, self.rule, self.spare)
+        return *suppress(boxes, scores, self.rule, self.spare), boxes, scores
 
 
 class Network(nn.Module):

@@ -15,6 +15,7 @@ FORMAT = 1
 KEY = "yolo"  # of metadata_props
 EVERY = ("boxes", "scores")  # outputs without suppression
 SUPPRESSED = ("boxes", "scores", "labels", "count")
+INSIDE = ("every_box", "every_score")  # what is suppressed, by its name inside the graph
 
 
 @dataclass(frozen=True)

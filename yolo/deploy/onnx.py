@@ -9,7 +9,7 @@ import torch
 
 from yolo.deploy.extras import require
 from yolo.deploy.graph import Deployed
-from yolo.deploy.metadata import EVERY, KEY, SUPPRESSED, Metadata, from_properties
+from yolo.deploy.metadata import EVERY, INSIDE, KEY, SUPPRESSED, Metadata, from_properties
 
 log = logging.getLogger(__name__)
 
@@ -81,19 +81,22 @@ def _trace(module: Deployed, about: Metadata) -> torch.export.ExportedProgram:
 
 
 def _outputs(module: Deployed) -> Sequence[str]:
-    return EVERY if module.rule is None else SUPPRESSED
+    return EVERY if module.rule is None else (*SUPPRESSED, *INSIDE)
 
 
 class _quiet:  # noqa: N801
     """The exporter reports its progress as if it were ours to pass on."""
 
     def __enter__(self) -> None:
-        self.logger = logging.getLogger("torch.onnx")
-        self.level = self.logger.level
-        self.logger.setLevel(logging.ERROR)
+        self.levels = {
+            name: logging.getLogger(name).level for name in ("torch.onnx", "onnx_ir", "onnxscript")
+        }
+        for name in self.levels:
+            logging.getLogger(name).setLevel(logging.ERROR)
 
     def __exit__(self, *error: object) -> None:
-        self.logger.setLevel(self.level)
+        for name, level in self.levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _tidy(model: Any, module: Deployed, about: Metadata) -> None:
@@ -107,6 +110,9 @@ def _tidy(model: Any, module: Deployed, about: Metadata) -> None:
         del function.metadata_props[:]
     model.producer_name, model.producer_version = "yolo-lightning", ""
     graph.name = "detector"
+    shown = [output for output in graph.output if output.name not in INSIDE]
+    del graph.output[:]
+    graph.output.extend(shown)
     images = graph.input[0]
     images.doc_string = MEANING[module.input_type]
     _name_axes(images, ("batch", "3", "height", "width"))

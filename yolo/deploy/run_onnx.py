@@ -9,7 +9,8 @@ from torch import Tensor
 
 from yolo.deploy.extras import require
 from yolo.deploy.graph import Suppression
-from yolo.deploy.metadata import EVERY, SUPPRESSED, Metadata, from_properties
+from yolo.deploy.metadata import EVERY, INSIDE, SUPPRESSED, Metadata, from_properties
+from yolo.deploy.onnx import load
 from yolo.deploy.runtime import ANY, Limits, Runtime, agreed, narrowed
 from yolo.types import Detections
 
@@ -49,7 +50,11 @@ class OnnxRuntime(Runtime):
         threads: int = 0,
     ) -> None:
         device = torch.device(device)
-        self.session = _session(path, device, threads)
+        if not path.is_file():
+            raise FileNotFoundError(f"{path}: no such file")
+        self.path, self.threads = path, threads
+        self.session = _session(str(path), path, device, threads)
+        self.inner: Any = None  # a session that also shows what is suppressed
         self.about = about = from_properties(self.session.get_modelmeta().custom_metadata_map, path)
         super().__init__(
             f"ONNX Runtime {about.precision} {device.type}",
@@ -82,6 +87,21 @@ class OnnxRuntime(Runtime):
         self.session.run_with_iobinding(binding)
         return tuple(torch.utils.dlpack.from_dlpack(one) for one in binding.get_outputs())
 
+    def every(self, images: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Also where suppression is in the graph: what it reads has names there."""
+        if not self.suppresses:
+            return super().every(images)
+        if self.inner is None:
+            onnx = require("onnx")
+            model = load(self.path)
+            float_type = onnx.TensorProto.FLOAT
+            model.graph.output.extend(
+                onnx.helper.make_tensor_value_info(name, float_type, None) for name in INSIDE
+            )
+            self.inner = _session(model.SerializeToString(), self.path, torch.device("cpu"), self.threads)
+        boxes, scores = self.inner.run(list(INSIDE), {"images": self.upload(images).cpu().numpy()})
+        return torch.from_numpy(boxes), torch.from_numpy(scores)
+
     def suppress(self, outputs: Any) -> Detections:
         detections = super().suppress(outputs)
         if self.about.rule is None or self.about.rule == self.rule:
@@ -89,10 +109,8 @@ class OnnxRuntime(Runtime):
         return narrowed(detections, self.rule)
 
 
-def _session(path: Path, device: torch.device, threads: int) -> Any:
+def _session(source: str | bytes, path: Path, device: torch.device, threads: int) -> Any:
     ort = require("onnxruntime")
-    if not path.is_file():
-        raise FileNotFoundError(f"{path}: no such file")
     if device.type not in PROVIDERS:
         raise ValueError(f"ONNX Runtime runs on {' or '.join(PROVIDERS)} here, got {device}")
     provider = PROVIDERS[device.type]
@@ -114,7 +132,7 @@ def _session(path: Path, device: torch.device, threads: int) -> Any:
         state.NotImplemented,
     )
     try:
-        session = ort.InferenceSession(str(path), options, providers=[provider], provider_options=settings)
+        session = ort.InferenceSession(source, options, providers=[provider], provider_options=settings)
     except refusals as error:
         raise ValueError(f"{path}: ONNX Runtime cannot load it: {str(error).splitlines()[0]}") from error
     used = session.get_providers()[0]

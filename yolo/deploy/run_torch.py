@@ -10,7 +10,7 @@ from yolo.checkpoint import Model
 from yolo.deploy.graph import Suppression
 from yolo.deploy.precision import folded
 from yolo.deploy.runtime import ANY, Limits, Runtime
-from yolo.ops import detect
+from yolo.ops import decode, detect
 from yolo.types import Detections
 
 Mode = Literal["eager", "compiled", "graph"]
@@ -124,6 +124,11 @@ class TorchRuntime(Runtime):
         if self.mode != "graph":
             return self._detect(outputs)
         return Detections(*(values.clone() for values in outputs))  # the next replay writes over them
+
+    @torch.inference_mode()
+    def every(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        self.check(images)
+        return decode(self._network(images.to(self.device)), self.specs)
 
     def _detect(self, logits: Sequence[Tensor]) -> Detections:
         return detect(logits, self.specs, **self.rule.detect_options())

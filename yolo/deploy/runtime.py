@@ -116,6 +116,13 @@ class Runtime(ABC):
     def network(self, images: Tensor) -> tuple[Tensor, ...]:
         """Run what was loaded: ``boxes, scores`` of every prediction, or detections if :attr:`suppresses`."""
 
+    def every(self, images: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Boxes ``[N, M, 4]`` and scores ``[N, M, C]`` of every prediction, where they can be seen."""
+        if self.suppresses:
+            return None
+        boxes, scores = self.network(self.upload(images))
+        return boxes, scores
+
     def suppress(self, outputs: Sequence[Tensor]) -> Detections:
         """The detections of what :meth:`network` gave."""
         if self.suppresses:
