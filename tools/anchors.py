@@ -1,4 +1,4 @@
-"""Anchors for a data set: python tools/anchors.py kmeans data=bccd model=yolov2 k=5 (configs/anchors.yaml)."""
+"""Anchors: python tools/anchors.py kmeans data=bccd model=yolov2 k=5 (configs/anchors.yaml)."""
 
 import logging
 import sys
@@ -116,7 +116,7 @@ def write(cfg: DictConfig, name: str, fit: Fit, path: Path) -> None:
     model["anchors"] = None if name == "published" else fit.anchors.tolist()
     size = {"size": list(cfg.preprocess.size), "resize": cfg.preprocess.resize}
     path.parent.mkdir(parents=True, exist_ok=True)
-    about = f"# {name} anchors for data={cfg.data.name}, average IoU {fit.average_iou:.3f}, seed {cfg.seed}; pixels of the input size below\n"
+    about = f"# {name} anchors for data={cfg.data.name}: average IoU {fit.average_iou:.3f}, seed {cfg.seed}\n"
     path.write_text(
         f"# @package _global_\n{about}{OmegaConf.to_yaml({'model': model, 'preprocess': size})}", "utf-8"
     )

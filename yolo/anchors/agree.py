@@ -9,7 +9,7 @@ ROUNDING = 0.01  # pixels
 
 
 def same_anchors(one: Sequence[HeadSpec], other: Sequence[HeadSpec]) -> bool:
-    """Whether every head has the same anchors in the same order, so that trained box outputs keep their meaning."""
+    """Whether every head has the same anchors in the same order: trained outputs then keep their meaning."""
     mine, theirs = ([spec.anchors for spec in specs] for specs in (one, other))
     if [len(anchors) for anchors in mine] != [len(anchors) for anchors in theirs]:
         return False
@@ -20,7 +20,7 @@ def same_anchors(one: Sequence[HeadSpec], other: Sequence[HeadSpec]) -> bool:
 
 
 def check_agreement(detector: Detector, other: Sequence[HeadSpec], where: str) -> None:
-    """Raise ValueError unless ``detector`` and the weights that it goes on with were made for the same anchors.
+    """Raise ValueError unless ``detector`` and the weights that it goes on with are for the same anchors.
 
     Args:
         detector: As the config builds it.
@@ -31,15 +31,15 @@ def check_agreement(detector: Detector, other: Sequence[HeadSpec], where: str) -
         width = layer.weight.shape[0]
         if width != spec.channels:
             raise ValueError(
-                f"the head of stride {spec.stride:g} puts out {width} values, its {spec.num_anchors} anchors and "
-                f"{spec.num_classes} classes need {spec.channels}"
+                f"the head of stride {spec.stride:g} puts out {width} values, its {spec.num_anchors} anchors "
+                f"and {spec.num_classes} classes need {spec.channels}"
             )
     if same_anchors(detector.specs, other):
         return
     ours, theirs = (_words(specs) for specs in (detector.specs, other))
     raise ValueError(
-        f"{where} was trained with the anchors {theirs} (by stride), the config has {ours}: "
-        f"set model.anchors to those of the checkpoint, or start a new training with weights= in place of checkpoint="
+        f"{where} was trained with the anchors {theirs} (by stride), the config has {ours}: set "
+        f"model.anchors to those of the checkpoint, or start anew with weights= in place of checkpoint="
     )
 
 

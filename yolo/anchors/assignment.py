@@ -1,4 +1,4 @@
-"""Which anchors an object trains, by shape alone: what the losses of this project do before they look at outputs."""
+"""Which anchors an object trains, by shape alone: what the losses do before they look at outputs."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -21,8 +21,9 @@ class Assignment:
     """The anchor of best shape always answers for an object, in every head that has it; others may, too.
 
     Args:
-        match: Which others: none (``best``: YOLOv2, YOLOv3), those of a shape IoU above ``threshold`` (``iou``:
-            ``iou_thresh`` of yolov4.cfg), or those with width and height within a factor ``threshold`` (``ratio``).
+        match: Which others: none (``best``: YOLOv2, YOLOv3), those of a shape IoU above ``threshold``
+            (``iou``: ``iou_thresh`` of yolov4.cfg), or those with width and height within a factor
+            ``threshold`` (``ratio``).
         threshold: See ``match``. With ``best`` it decides nothing but what counts as served.
         every: Darknet looks for the best shape among all anchors of the cfg, also those that no head has
             (yolov4-tiny.cfg); an object whose best anchor is such a one trains nothing.
@@ -61,7 +62,7 @@ class Assignment:
         return f"sides within x{self.threshold:g}" if self.match == "ratio" else f"IoU > {self.threshold:g}"
 
     def score(self, wh: Floats, anchors: Floats) -> Floats:
-        """How well sizes ``[D, 2]`` and anchors ``[A, 2]`` fit, in the measure that is thresholded: ``[D, A]``, 0 to 1."""
+        """How sizes ``[D, 2]`` and anchors ``[A, 2]`` fit, as it is thresholded: ``[D, A]``, 0 to 1."""
         if self.match != "ratio":
             return shape_iou(wh, anchors)
         ratio = wh[:, None] / anchors[None]

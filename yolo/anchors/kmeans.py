@@ -15,7 +15,7 @@ PATIENCE = 4  # rounds without progress
 def kmeans(
     sizes: Sizes, k: int, *, seed: int = 0, restarts: int = 10, centre: Centre = "mean", iterations: int = 100
 ) -> Floats:
-    """Cluster box sizes, several times from k-means++ starts, and keep the clusters with the best average IoU.
+    """Cluster box sizes, several times from k-means++ starts, and keep the best average IoU.
 
     Args:
         sizes: Box sizes in pixels of the network input.
@@ -57,7 +57,7 @@ def kmeans(
 
 
 def _start(sizes: Sizes, k: int, generator: np.random.Generator) -> Floats:
-    """k-means++: each next centre is drawn with a chance that grows with its distance from those there are."""
+    """k-means++: each next centre is drawn with a chance that grows with its distance to the former."""
     distance = np.ones(len(sizes.wh))
     chosen: list[int] = []
     for _ in range(k):

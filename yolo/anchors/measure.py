@@ -11,7 +11,7 @@ from yolo.data.preprocess import Preprocess
 
 
 def measure(annotated: Annotated, preprocess: Preprocess, workers: int = 4) -> Boxes:
-    """Box sizes as ``preprocess`` puts them before the network; crowd boxes, which nothing trains on, are left out.
+    """Box sizes as ``preprocess`` puts them before the network, without crowds: nothing trains on them.
 
     Args:
         annotated: The training split.

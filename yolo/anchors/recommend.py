@@ -1,4 +1,4 @@
-"""Which anchors to train with: others than the published ones only where they are clearly and safely better."""
+"""Which anchors to train with: others than the published ones only where they are safely better."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +15,16 @@ class Rules:
     """When anchors are worth a change; shares and IoU, 0 to 1.
 
     Args:
-        gain: Average IoU that they must add, or recall; on boxes that they were not fitted to at least half of it,
-            and no less in the mean over the classes.
+        gain: Average IoU that they must add, or recall; at least half of it on boxes that they were not
+            fitted to, and in the mean over the classes.
         recall_loss: Recall that they may lose.
         class_loss: Average IoU that a class may lose, if it has boxes enough to tell.
         closest: Shape IoU that two anchors may have; nearer ones compete for the same objects.
         starved: A head that trained on more than ``fed`` of the boxes must not fall below this.
         fed: See ``starved``.
         floating: Rise of the share of boxes that stand between two heads (``Fit.floating``) that is accepted.
-        positives: Factor by which the predictions that answer for one box may grow: where every anchor fits every
-            box, the heads no longer share the work.
+        positives: Factor by which the predictions that answer for one box may grow: where every anchor fits
+            every box, the heads no longer share the work.
         boxes_per_anchor: Boxes that it takes to fit one anchor, or to judge a class.
     """
 
@@ -105,7 +105,7 @@ def _heads(fit: Fit, default: Fit, rules: Rules) -> list[str]:
     for spec, before, after in zip(fit.specs, default.heads, fit.heads, strict=True):
         if before > rules.fed and after < rules.starved:
             found.append(
-                f"the head of stride {spec.stride:g} would train on {after:.1%} of the boxes, not {before:.1%}"
+                f"the head of stride {spec.stride:g} would train on {after:.1%} of boxes, not {before:.1%}"
             )
     if len(fit.misplaced) > len(default.misplaced):
         sizes = ", ".join(f"{fit.anchors[i][0]:.0f}x{fit.anchors[i][1]:.0f}" for i in fit.misplaced)
@@ -161,7 +161,7 @@ def held_out_gain(
     factors: Sequence[float] = (1.0,),
     seed: int = 0,
 ) -> float | None:
-    """Average IoU that anchors fitted to four fifths of the boxes add on the last fifth, in the mean of five turns.
+    """Average IoU that anchors fitted to four fifths of the boxes add on the last, in the mean of five turns.
 
     Args:
         boxes: Each box once.

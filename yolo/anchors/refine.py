@@ -7,7 +7,7 @@ import numpy as np
 
 from yolo.anchors.assignment import Assignment
 from yolo.anchors.sizes import Boxes, Floats, by_area, fold
-from yolo.anchors.statistics import check_anchors, closest, misplaced, ownership, specs_with
+from yolo.anchors.statistics import check_anchors, closest, misplaced, owned_anchors, specs_with
 from yolo.ops.heads import HeadSpec
 
 APART = 0.6  # shape IoU that two anchors may have; of the published sets none has more than 0.5
@@ -31,14 +31,14 @@ def refine(
 ) -> Floats:
     """Move the anchors of ``specs`` to where they serve the boxes best, but no further than the data carry.
 
-    The measure is the mean over the boxes of the best score that the assignment thresholds (the shape IoU, or how
-    near the sides are to those of the anchor), 0 below the threshold. A class counts by the root of its boxes: an
-    average over boxes alone gives up the rare class that mAP counts in full.
+    The measure is the mean over the boxes of the best score that the assignment thresholds (the shape IoU, or
+    how near the sides are to those of the anchor), 0 below the threshold. A class counts by the root of its
+    boxes: an average over boxes alone gives up the rare class that mAP counts in full.
 
-    Four things hold the anchors back, since a better average alone can train worse (pjreddie/darknet#1033: the
-    average IoU rose to 0.77 and mAP fell from 53 to 40): each anchor counts as so many boxes of its own size, so
-    that one that serves few boxes stays where it was published; no two become nearly the same, nor do many more of
-    them answer for each box; and each keeps to the sizes that suit the stride of its head.
+    Four things hold the anchors back, since a better average alone can train worse (pjreddie/darknet#1033:
+    the average IoU rose to 0.77 and mAP fell from 53 to 40): each anchor counts as so many boxes of its own
+    size, so that one that serves few boxes stays where it was published; no two become nearly the same; not
+    many more of them answer for each box; and each keeps to the sizes that suit the stride of its head.
 
     Args:
         boxes: In pixels of the network input.
@@ -95,9 +95,9 @@ class _Guard:
     ) -> None:
         self.specs, self.assignment, self.limits, self.wh, self.weight = specs, assignment, limits, wh, weight
         start = np.array(specs[0].all_anchors, dtype=np.float64)
-        self.owned = ownership(specs).any(axis=0)
+        self.owned = owned_anchors(specs)
         self.near = max(apart, closest(start))
-        self.strays = len(misplaced(specs, limits)) if limits is not None else 0
+        self.strays = self._strays(start)
         self.most = self._positives(start) * CROWD
 
     def allows(self, anchors: Floats) -> bool:
@@ -107,10 +107,13 @@ class _Guard:
             rank = np.argsort(anchors.prod(axis=1), kind="stable")
             if not np.array_equal(self.owned[rank], self.owned):
                 return False
-        if self.limits is not None:
-            if len(misplaced(specs_with(self.specs, by_area(anchors)), self.limits)) > self.strays:
-                return False
+        if self.limits is not None and self._strays(by_area(anchors)) > self.strays:
+            return False
         return self.assignment.match == "best" or self._positives(anchors) <= self.most
+
+    def _strays(self, anchors: Floats) -> int:
+        """Anchors of a size that belongs to another head."""
+        return 0 if self.limits is None else len(misplaced(specs_with(self.specs, anchors), self.limits))
 
     def _positives(self, anchors: Floats) -> float:
         """Anchors that answer for a box."""
@@ -123,7 +126,7 @@ class _Climb:
 
     def __init__(self, wh: Floats, weight: Floats, assignment: Assignment, guard: _Guard) -> None:
         self.wh, self.weight, self.guard = wh, weight, guard
-        self.score, self.movable = assignment.score, np.flatnonzero(guard.owned)
+        self.score, self.movable = assignment.score, [int(index) for index in np.flatnonzero(guard.owned)]
         self.floor = np.full((len(wh), 1), 0.0 if assignment.match == "best" else assignment.limit)
         self.idle = assignment.every and assignment.match == "best" and not guard.owned.all()
 
@@ -145,7 +148,7 @@ class _Climb:
     def _move(self, anchors: Floats, index: int, step: float, value: float) -> tuple[float, Floats | None]:
         """The best of the eight steps of one anchor that is allowed and gains something."""
         places = anchors[index] * step**MOVES
-        others = anchors[self.movable[self.movable != index]]
+        others = anchors[[other for other in self.movable if other != index]]
         rest = self.score(self.wh, others).max(axis=1) if len(others) else np.zeros(len(self.wh))
         values = self._value(np.maximum(self.score(self.wh, places), rest[:, None]))
         for choice in np.argsort(-values, kind="stable"):

@@ -18,8 +18,8 @@ CHUNK = 1 << 16  # rows per step, so that memory does not grow with the data set
 class Sizes:
     """Distinct box sizes and how often each occurs.
 
-    Everything is computed from these by element-wise float64 arithmetic and ordered sums, without BLAS, so that
-    no result depends on how many threads there are.
+    Everything is computed from these by element-wise float64 arithmetic and ordered sums, without BLAS: no
+    result depends on how many threads there are.
 
     Args:
         wh: ``[D, 2]`` widths and heights in pixels of the network input, all finite and positive.
@@ -58,7 +58,7 @@ class Sizes:
         return Sizes(wh, np.tile(base.count, len(factors)), self.dropped).folded()
 
     def folded(self, per_octave: int = FINE, limit: int = EXACT) -> "Sizes":
-        """At most some ten thousand sizes: beyond ``limit``, boxes of nearly one size are replaced by their mean.
+        """Fewer sizes: beyond ``limit`` of them, boxes of nearly one size are replaced by their mean.
 
         Args:
             per_octave: Bins per doubling of a side.
@@ -149,7 +149,7 @@ def fold(wh: Floats, weight: Floats, per_octave: int) -> tuple[Floats, Floats]:
     bins = np.floor(np.log2(wh) * per_octave).astype(np.int64)
     bins -= bins.min(axis=0)
     _, place = np.unique(bins[:, 0] * (bins[:, 1].max() + 1) + bins[:, 1], return_inverse=True)
-    total = np.bincount(place, weight)
+    total = np.asarray(np.bincount(place, weight), dtype=np.float64)
     return np.stack([np.bincount(place, weight * side) / total for side in wh.T], axis=1), total
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,17 +25,17 @@ class Fit:
         assignment: How objects find them.
         average_iou: Mean over the boxes of the best shape IoU.
         class_iou: The same for the boxes of each class.
-        recall: Share of boxes that an anchor serves as the assignment understands it: the best recall possible.
+        recall: Share of boxes that an anchor serves as the assignment understands it: the best possible.
         recall50: Share of boxes with a shape IoU above 0.5.
         best: ``[A]`` share of boxes that each anchor fits best.
-        heads: Share of boxes that each head trains on, in the order of ``specs``; in all above 1 where several
-            anchors may answer for one box.
+        heads: Share of boxes that each head trains on, in the order of ``specs``; in all above 1 where
+            several anchors may answer for one box.
         lost: Share of boxes that no head trains on.
         positives: Predictions that are trained per box and cell.
         closest: Largest shape IoU between two anchors.
         misplaced: Anchors (index) of a size that belongs to another head: see :func:`reach`.
-        floating: Share of boxes whose best anchor leads the best one of any other head by less than 0.05 IoU, where
-            the best one alone is trained: a small change of scale moves such a box to another head.
+        floating: Share of boxes whose best anchor leads the best one of any other head by less than 0.05 IoU,
+            where the best one alone is trained: a small change of scale moves such a box to another head.
     """
 
     specs: tuple[HeadSpec, ...]
@@ -79,18 +80,23 @@ def ownership(specs: Sequence[HeadSpec]) -> Switches:
     return owner
 
 
-def reach(specs: Sequence[HeadSpec]) -> list[tuple[float, float]]:
-    """For each head the smallest and largest anchor, as the root of its area in pixels, that suits its stride.
+def owned_anchors(specs: Sequence[HeadSpec]) -> Switches:
+    """``[A]``: whether some head has this anchor; in yolov4-tiny.cfg one is of no head."""
+    return np.asarray(ownership(specs).any(axis=0))
 
-    The limit between two heads is the geometric mean of the sizes of the published anchors on both sides of it,
-    with some slack; the finest head has no lower and the coarsest no upper limit.
+
+def reach(specs: Sequence[HeadSpec]) -> list[tuple[float, float]]:
+    """For each head the smallest and largest anchor, as the root of its area, pixels, that suits its stride.
+
+    The limit between two heads is the geometric mean of the sizes of the published anchors on both sides of
+    it, with some slack; the finest head has no lower and the coarsest no upper limit.
 
     Args:
         specs: The heads with their published anchors.
     """
     order = sorted(range(len(specs)), key=lambda index: specs[index].stride)
     sides = [sorted(float(np.sqrt(w * h)) for w, h in specs[index].anchors) for index in order]
-    limits = [float(np.sqrt(fine[-1] * coarse[0])) for fine, coarse in zip(sides, sides[1:], strict=False)]
+    limits = [float(np.sqrt(fine[-1] * coarse[0])) for fine, coarse in pairwise(sides)]
     lows, highs = [0.0, *(limit / SLACK for limit in limits)], [*(limit * SLACK for limit in limits), np.inf]
     return [(lows[order.index(index)], highs[order.index(index)]) for index in range(len(specs))]
 
@@ -113,7 +119,7 @@ class _Tally:
     def __init__(self, anchors: Floats, specs: Sequence[HeadSpec], assignment: Assignment) -> None:
         self.anchors, self.assignment = anchors, assignment
         self.owner = ownership(specs)
-        self.owned = self.owner.any(axis=0)
+        self.owned = owned_anchors(specs)
         self.best, self.heads = np.zeros(len(anchors)), np.zeros(len(specs))
         self.recalled = self.found = self.lost = self.positives = self.floating = 0
 

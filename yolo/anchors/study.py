@@ -63,10 +63,12 @@ class Study:
         if number >= needed:
             return ""
         sizes = f"{number} distinct size{'s' if number > 1 else ''} (to the pixel)"
-        return f"the {self.boxes.all.boxes} boxes have only {sizes}, fewer than the {needed} anchors of the model"
+        return (
+            f"the {self.boxes.all.boxes} boxes have only {sizes}, fewer than the model has anchors ({needed})"
+        )
 
     def add_given(self, name: str, anchors: Sequence[Sequence[float]]) -> Fit:
-        """A set that somebody wrote down, ``[A, 2]`` pixels, in the order in which the model shares it out."""
+        """A set that somebody wrote down: ``[A, 2]`` pixels, in the order in which the model takes them."""
         return self._add(name, np.array(anchors, dtype=np.float64))
 
     def add_kmeans(
@@ -94,7 +96,7 @@ class Study:
     def add_refined(
         self, start: Floats | None = None, *, prior: float = PRIOR, rounds: int = 6, name: str = "refined"
     ) -> Fit | None:
-        """Anchors moved from ``start`` (the published ones) under guard; None where the boxes are too uniform."""
+        """Anchors moved from ``start`` (the published ones); None where the boxes are too uniform."""
         if self.too_uniform:
             return None
         specs = self.specs if start is None else specs_with(self.specs, start)

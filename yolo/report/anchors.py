@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, ScalarFormatter
 from rich import box
 from rich.table import Table
 
@@ -49,7 +50,7 @@ def sets_table(fits: Mapping[str, Fit]) -> Table:
 
 
 def anchors_table(name: str, fit: Fit) -> Table:
-    """One row per anchor: pixels of the network input, cells of its head, share of the boxes that it fits best."""
+    """One row per anchor: pixels of the network input, cells of its head, boxes that it fits best."""
     table = Table(
         box=box.SIMPLE_HEAD,
         title=f"{name}: {len(fit.anchors)} anchors",
@@ -62,9 +63,11 @@ def anchors_table(name: str, fit: Fit) -> Table:
         for index in spec.mask:
             w, h = fit.anchors[index]
             table.add_row(
-                f"{spec.stride:g}", f"{w:.2f}", f"{h:.2f}", f"{w / spec.stride:.3f}", f"{h / spec.stride:.3f}",
+                f"{spec.stride:g}",
+                *(f"{side:.2f}" for side in (w, h)),
+                *(f"{side / spec.stride:.3f}" for side in (w, h)),
                 f"{fit.best[index]:.1%}",
-            )  # fmt: skip
+            )
     return table
 
 
@@ -94,7 +97,7 @@ def plot_curve(averages: Mapping[int, float], fits: Mapping[str, Fit], path: Pat
 def plot_cloud(boxes: Boxes, fits: Mapping[str, Fit], path: Path, seed: int = 0) -> None:
     """Box sizes as the network sees them, one panel per set, its anchors coloured by head."""
     sample = _sample(boxes.all, seed)
-    figure = Figure(figsize=(5.2 * len(fits), 5.2), layout="constrained")
+    figure = Figure(figsize=(5 * len(fits), 5.3), layout="constrained")
     every = np.concatenate([sample, *(fit.anchors for fit in fits.values())])
     low, high = every.min() / 1.3, every.max() * 1.3
     panels = figure.subplots(1, len(fits), squeeze=False)[0]
@@ -113,7 +116,11 @@ def plot_cloud(boxes: Boxes, fits: Mapping[str, Fit], path: Path, seed: int = 0)
                 edgecolors="white",
                 label=f"stride {spec.stride:g}",
             )
-        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), aspect="equal")
+        axes.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.set_major_formatter(ScalarFormatter())
+            axis.set_minor_formatter(NullFormatter())
         axes.set(
             xlabel="width, pixels of the input",
             ylabel="height",
