@@ -14,10 +14,10 @@ LAYERS = [
     {"models"},
     {"darknet", "losses"},
     {"data", "metrics"},
-    {"checkpoint"},
+    {"checkpoint", "anchors"},
     {"inference"},
     {"report"},
-    {"evaluate", "predict", "anchors"},
+    {"evaluate", "predict"},
     {"training", "deploy"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}

@@ -15,8 +15,9 @@ class Rules:
     """When anchors are worth a change; shares and IoU, 0 to 1.
 
     Args:
-        gain: Average IoU that they must add, or recall; at least half of it on boxes that they were not
-            fitted to, and in the mean over the classes.
+        gain: Average IoU that they must add; at least half of it on boxes that they were not fitted to, and
+            in the mean over the classes.
+        recall_gain: Or recall that they must add.
         recall_loss: Recall that they may lose.
         class_loss: Average IoU that a class may lose, if it has boxes enough to tell.
         closest: Shape IoU that two anchors may have; nearer ones compete for the same objects.
@@ -29,6 +30,7 @@ class Rules:
     """
 
     gain: float = 0.02
+    recall_gain: float = 0.05
     recall_loss: float = 0.005
     class_loss: float = 0.02
     closest: float = 0.7
@@ -84,7 +86,7 @@ def _worth(fit: Fit, default: Fit, held_out: float | None, rules: Rules) -> list
     gain, recall_gain = fit.average_iou - default.average_iou, fit.recall - default.recall
     class_gain = fit.mean_class_iou - default.mean_class_iou
     found = []
-    if gain < rules.gain and recall_gain < rules.gain:
+    if gain < rules.gain and recall_gain < rules.recall_gain:
         found.append(f"the defaults are as good (average IoU {gain:+.3f}, recall {recall_gain:+.3f})")
     elif held_out is not None and held_out < rules.gain / 2:
         found.append(f"on boxes it was not fitted to the average IoU changes by {held_out:+.3f} only")
