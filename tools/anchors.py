@@ -71,9 +71,10 @@ def collect(cfg: DictConfig, study: Study) -> None:
     if cfg.task == "refine":
         start = clusters.anchors if clusters is not None else None
         study.add_refined(start, prior=cfg.prior, rounds=cfg.rounds)
-    given = {} if cfg.model.get("anchors") is None else {"model.anchors": cfg.model.anchors}
-    for name, anchors in {**given, **cfg.sets}.items():
-        study.add_given(name, anchors)
+    if cfg.model.get("anchors") is not None:
+        study.add_given("model.anchors", cfg.model.anchors)
+    for index, anchors in enumerate(cfg.given):
+        study.add_given(f"given.{index}", anchors)
 
 
 def show(study: Study) -> str:

@@ -14,6 +14,9 @@ from tests.helpers.paths import shared
 ROOT = Path(__file__).parent.parent.parent
 
 
+MINE = "given=[[[20,20],[40,40],[60,60],[80,80],[140,140]]]"
+
+
 def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
     tool = str(ROOT / "tools" / "anchors.py")
@@ -26,7 +29,16 @@ def run(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     shared("data", "bccd")
     folder = tmp_path_factory.mktemp("anchors")
-    options = ["data=bccd", "model=yolov2", "k=5", "restarts=2", "rounds=1", "write=true", "choose=kmeans"]
+    options = [
+        "data=bccd",
+        "model=yolov2",
+        "k=5",
+        "restarts=2",
+        "rounds=1",
+        "write=true",
+        "choose=kmeans",
+        MINE,
+    ]
     result = run(
         "kmeans", *options, f"hydra.run.dir={folder}", f"data.cache_dir={folder / 'cache'}", folder=folder
     )
@@ -40,6 +52,7 @@ def test_says_what_it_found(done: tuple[Path, str]) -> None:
     assert "320x320 to 608x608 pixels; seed 0" in output
     assert "verdict: " in output
     assert "width cells" in output
+    assert "given.0 (average IoU " in output
 
 
 def test_written_config_trains_that_model(done: tuple[Path, str]) -> None:
