@@ -115,8 +115,19 @@ def read_sidecar(engine: Path) -> Metadata:
     """
     path = sidecar(engine)
     if not path.is_file():
+        if looks_like_onnx(engine):
+            raise ValueError(
+                f"{engine}: found an ONNX file, an engine is needed: rename it to .onnx or export one"
+            )
         raise ValueError(f"{engine}: its description {path.name} is not beside it; export writes both")
     return Metadata.from_json(path.read_text("utf-8"), str(path))
+
+
+def looks_like_onnx(path: Path) -> bool:
+    """Whether a file begins as ONNX files do: field 1, the version of the format, a small number."""
+    with path.open("rb") as file:
+        head = file.read(2)
+    return len(head) == 2 and head[0] == 0x08 and 3 <= head[1] <= 0x20
 
 
 def checksum(path: Path) -> str:

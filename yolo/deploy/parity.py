@@ -26,6 +26,7 @@ class Tolerance:
         min_iou: Of partners.
         raw: Hold every single prediction to the first two limits, too. In int8 an object's best score may move
             to the next cell, which changes single predictions a lot and detections hardly.
+        min_score: Pairs below it count as pairs, but their differences do not.
     """
 
     max_box_px: float
@@ -33,13 +34,14 @@ class Tolerance:
     min_matched: float
     min_iou: float = 0.5
     raw: bool = True
+    min_score: float = 0.0
 
 
 # What measured exports of trained networks stay well below; int8 is judged by its mAP, the gate catches wrecks.
 TOLERANCES = {
     "fp32": Tolerance(0.05, 1e-3, 0.999),
     "fp16": Tolerance(2.0, 0.02, 0.98),
-    "int8": Tolerance(32.0, 0.30, 0.80, raw=False),
+    "int8": Tolerance(32.0, 0.30, 0.80, raw=False, min_score=0.25),
 }
 
 
@@ -135,6 +137,8 @@ def _match(
             continue
         taken_a[i] = taken_b[j] = True
         pairs += 1
+        if float(scores[i]) < tolerance.min_score:
+            continue
         row.min_iou = min(row.min_iou, float(overlap[i, j]))
         row.box_px = max(row.box_px, _largest((boxes[i] - other[j]).abs()))
         row.score = max(row.score, float((scores[i] - other_scores[j]).abs()))

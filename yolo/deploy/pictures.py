@@ -33,6 +33,20 @@ def images_of(source: str | Path | None, count: int) -> list[Image]:
     return images
 
 
+def picture_files(source: str | Path | None, folder: Path, count: int = 32) -> list[str]:
+    """Paths of the pictures of a file, folder or glob; None draws ``count`` built-in scenes into ``folder``.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if source is None:
+        return [record.path for record in read_digits(folder, "test", counts=(1, 1, count)).records]
+    files = [shot.source for shot in shots(str(source)) if shot.image is not None and shot.frame is None]
+    if not files:
+        raise ValueError(f"no picture in {source} can be read")
+    return files
+
+
 def load_images(paths: Sequence[str | Path], count: int | None = None) -> Iterator[Image]:
     """Pictures of a data set, spread evenly over it when fewer are wanted than there are."""
     step = max(1, len(paths) // count) if count else 1

@@ -74,6 +74,7 @@ class OnnxRuntime(Runtime):
             )
 
     def network(self, images: Tensor) -> tuple[Tensor, ...]:
+        self.check_fed(images)
         if self.device.type == "cpu":
             values = self.session.run(self.outputs, {"images": np.ascontiguousarray(images.numpy())})
             return tuple(torch.from_numpy(value) for value in values)

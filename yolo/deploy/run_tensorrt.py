@@ -10,7 +10,7 @@ from torch import Tensor
 from yolo.deploy.extras import require
 from yolo.deploy.graph import Suppression
 from yolo.deploy.metadata import EVERY, SUPPRESSED, Metadata, read_sidecar
-from yolo.deploy.runtime import Limits, Runtime, agreed, narrowed
+from yolo.deploy.runtime import INPUTS, Limits, Runtime, agreed, narrowed
 from yolo.deploy.tensorrt import listener
 from yolo.types import Detections
 
@@ -22,7 +22,6 @@ TYPES = {
     "INT32": torch.int32,
     "BOOL": torch.bool,
 }
-INPUTS = {"uint8": torch.uint8, "float32": torch.float32}
 WARM_UP = 2
 
 
@@ -87,6 +86,26 @@ def profile_for(about: Metadata, shape: Sequence[int], where: str) -> int:
     )
 
 
+def read_types(engine: Any, about: Metadata, path: Path) -> dict[str, torch.dtype]:
+    """Types of the inputs and outputs of an engine, by name.
+
+    Raises:
+        ValueError: They are not those of its description.
+    """
+    wanted = {"images", *(EVERY if about.rule is None else SUPPRESSED)}
+    names = [engine.get_tensor_name(index) for index in range(engine.num_io_tensors)]
+    if set(names) != wanted:
+        raise ValueError(
+            f"{path}: has {', '.join(names)}; its description promises {', '.join(sorted(wanted))}"
+        )
+    types = {name: TYPES[engine.get_tensor_dtype(name).name] for name in names}
+    if types["images"] != INPUTS[about.input_type]:
+        raise ValueError(
+            f"{path}: is fed images of {types['images']}, its description says {INPUTS[about.input_type]}"
+        )
+    return types
+
+
 class _Slot(NamedTuple):
     """All that belongs to one input shape; addresses never change, so that a CUDA graph can be replayed."""
 
@@ -131,7 +150,7 @@ class TensorRTRuntime(Runtime):
         if self.engine is None:
             said = "; ".join(self.logger.errors) or "it does not say why"
             raise ValueError(f"{path}: {about.engine['kind']} {about.engine['version']} refuses it: {said}")
-        self.types = self._read_types()
+        self.types = read_types(self.engine, about, path)
         super().__init__(
             f"{about.engine['kind']} {about.engine['version']} {about.precision}",
             about.classes,
@@ -145,21 +164,6 @@ class TensorRTRuntime(Runtime):
         self.stream = torch.cuda.Stream(device)
         self.slots: dict[tuple[int, ...], _Slot] = {}
 
-    def _read_types(self) -> dict[str, torch.dtype]:
-        """Types of inputs and outputs, compared with the description."""
-        wanted = {"images", *(EVERY if self.about.rule is None else SUPPRESSED)}
-        names = [self.engine.get_tensor_name(index) for index in range(self.engine.num_io_tensors)]
-        if set(names) != wanted:
-            raise ValueError(
-                f"{self.path}: has {', '.join(names)}; its description promises {', '.join(sorted(wanted))}"
-            )
-        types = {name: TYPES[self.engine.get_tensor_dtype(name).name] for name in names}
-        if types["images"] != INPUTS[self.about.input_type]:
-            raise ValueError(
-                f"{self.path}: takes images of {types['images']}, its description says {self.about.input_type}"
-            )
-        return types
-
     def upload(self, images: Tensor) -> Tensor:
         self.check(images)
         slot = self._slot(tuple(images.shape))
@@ -172,8 +176,7 @@ class TensorRTRuntime(Runtime):
         return slot.images
 
     def network(self, images: Tensor) -> tuple[Tensor, ...]:
-        if images.dtype != self.types["images"]:
-            raise ValueError(f"{self.path}: takes images of {self.types['images']}, got {images.dtype}")
+        self.check_fed(images)
         slot = self._slot(tuple(images.shape))
         with torch.cuda.stream(self.stream):
             if images.data_ptr() != slot.images.data_ptr():

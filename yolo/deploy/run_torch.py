@@ -1,21 +1,31 @@
 """A detector run by PyTorch: as it is, compiled, or replayed from a CUDA graph."""
 
 from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, get_args
+from contextlib import AbstractContextManager
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
 from yolo.checkpoint import Model
-from yolo.deploy.graph import Suppression
+from yolo.deploy.graph import Suppression, suppress
 from yolo.deploy.precision import folded
 from yolo.deploy.runtime import ANY, Limits, Runtime
 from yolo.ops import decode, detect
+from yolo.ops.library import has_kernel
 from yolo.types import Detections
 
 Mode = Literal["eager", "compiled", "graph"]
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# Measure Triton's kernels against cuDNN's, those for 1x1 convolutions as matrix products: bias, activation and
+# residual then need no kernel of their own. Without CUDA graphs: suppression has to be inside ours.
+AUTOTUNE: dict[str, str | int | bool | Callable[..., Any]] = {
+    "max_autotune": True,
+    "conv_1x1_as_mm": True,
+    "coordinate_descent_tuning": True,
+    "triton.cudagraphs": False,
+}
 WARM_UP = 3  # runs before a capture: libraries allocate and choose their kernels in the first ones
 
 
@@ -93,12 +103,10 @@ class TorchRuntime(Runtime):
             detector, DTYPES[precision], channels_last
         )
         if mode != "eager":
-            self._network = torch.compile(
-                self._network,
-                fullgraph=True,
-                dynamic=False,
-                mode="max-autotune-no-cudagraphs" if autotune else None,
-            )
+            options = AUTOTUNE if autotune else None
+            self._network = torch.compile(self._network, fullgraph=True, dynamic=False, options=options)
+        # the reference of detect looks at the values, which a recording cannot
+        self.fixed_shapes = mode == "graph" and not has_kernel("detect", "cuda")
         self._graphs: dict[tuple[int, ...], _Captured] = {}
 
     @torch.inference_mode()
@@ -131,6 +139,12 @@ class TorchRuntime(Runtime):
         return decode(self._network(images.to(self.device)), self.specs)
 
     def _detect(self, logits: Sequence[Tensor]) -> Detections:
+        if self.fixed_shapes:
+            boxes, scores = decode(logits, self.specs)
+            spare = max(
+                0, self.rule.candidates - boxes.shape[1] * (scores.shape[2] if self.rule.multi_label else 1)
+            )
+            return Detections(*suppress(boxes, scores, self.rule, spare))
         return detect(logits, self.specs, **self.rule.detect_options())
 
     def _capture(self, images: Tensor) -> _Captured:
@@ -138,11 +152,16 @@ class TorchRuntime(Runtime):
         static = torch.empty(images.shape, dtype=torch.uint8, device=self.device).copy_(images)
         side = torch.cuda.Stream(self.device)
         side.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side), _measured_kernels():
             for _ in range(WARM_UP):
                 self._detect(self._network(static))
         torch.cuda.current_stream(self.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph), _measured_kernels():
             outputs = tuple(self._detect(self._network(static)))
         return _Captured(graph, static, outputs)
+
+
+def _measured_kernels() -> AbstractContextManager[None]:
+    """Let cuDNN measure which of its kernels is fastest for a shape, which it remembers."""
+    return torch.backends.cudnn.flags(enabled=True, benchmark=True)

@@ -22,9 +22,8 @@ class Limits(NamedTuple):
     width: tuple[int, int]
     stride: int
 
-    def __contains__(self, shape: object) -> bool:
-        if not isinstance(shape, tuple | torch.Size) or len(shape) != 4 or shape[1] != 3:
-            return False
+    def take(self, shape: Sequence[int]) -> bool:
+        """Whether images of this shape, ``[N, 3, H, W]``, can be run."""
         n, _, height, width = shape
         inside = all(
             low <= side <= high
@@ -42,6 +41,7 @@ class Limits(NamedTuple):
         return f"batch {one(self.batch)}, height {one(self.height)}, width {one(self.width)}{multiple}"
 
 
+INPUTS: dict[InputType, torch.dtype] = {"uint8": torch.uint8, "float32": torch.float32}
 ANY = 1 << 16  # no picture is larger
 
 
@@ -100,7 +100,7 @@ class Runtime(ABC):
         """Raise ValueError unless ``images`` can be run."""
         if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] != 3:
             raise ValueError(f"images must be [N, 3, H, W] uint8, got {list(images.shape)} {images.dtype}")
-        if images.shape not in self.limits:
+        if not self.limits.take(images.shape):
             n, _, height, width = images.shape
             raise ValueError(
                 f"{self.name} takes {self.limits}; got batch {n}, height {height}, width {width}"
@@ -111,6 +111,12 @@ class Runtime(ABC):
         self.check(images)
         images = images.to(self.device, non_blocking=True)
         return images if self.input_type == "uint8" else images.to(torch.float32) / 255.0
+
+    def check_fed(self, images: Tensor) -> None:
+        """Raise ValueError unless ``images`` are of the type that the network is fed."""
+        wanted = INPUTS[self.input_type]
+        if images.dtype != wanted:
+            raise ValueError(f"{self.name} is fed {wanted}, got {images.dtype}")
 
     @abstractmethod
     def network(self, images: Tensor) -> tuple[Tensor, ...]:

@@ -1,0 +1,84 @@
+"""Measure parts of the project: python tools/benchmark.py ops [--device cuda], or model weights=... source=..."""
+
+import argparse
+import json
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from rich.console import Console
+
+from yolo import models
+from yolo.checkpoint import Model
+from yolo.cli import main as hydra_tool
+from yolo.data import Preprocess
+from yolo.deploy import Runtime, load_detector
+from yolo.deploy import benchmark as deployed
+from yolo.deploy.pictures import images_of, picture_files, prepare
+from yolo.deploy.run_torch import TorchRuntime
+from yolo.inference import choose_device
+from yolo.ops import benchmark as ops
+
+
+def add_ops(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """The operators: PyTorch reference, compiled kernels, torchvision."""
+    parser = commands.add_parser("ops", help="decode, detect and nms, side by side")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu"
+    )
+    parser.add_argument("--runs", type=int, default=50, help="calls of which the median is taken")
+    parser.set_defaults(call=lambda args: ops.format_rows(ops.benchmark(args.device, args.runs)))
+
+
+@hydra_tool("benchmark")
+def model(cfg: DictConfig) -> None:
+    """Time a model from files to detections, stage by stage."""
+    batches = [int(one) for one in OmegaConf.to_container(cfg.batch)]  # type: ignore[union-attr]
+    size = None if cfg.size is None else tuple(cfg.size)
+    console = Console()
+    console.width = max(console.width, 100)
+    timings = []
+    with tempfile.TemporaryDirectory() as folder:
+        files = picture_files(cfg.source, Path(folder))
+        runtime = _runtime(cfg, size, files)
+        for batch in batches:
+            timings.append(deployed.measure(runtime, files, batch, runs=cfg.runs, warm_up=cfg.warm_up))
+            if cfg.output is not None:  # after every size: what was measured stays if the next one fails
+                Path(cfg.output).write_text(json.dumps(deployed.to_json(timings), indent=1), "utf-8")
+    console.print(deployed.timing_table(timings))
+
+
+def _runtime(cfg: DictConfig, size: tuple[int, int] | None, files: list[str]) -> Runtime:
+    if (cfg.weights is None) == (cfg.fresh is None):
+        raise ValueError("give either weights=... or fresh=..., the name of a model of yolo.models")
+    options = {"precision": cfg.precision, "mode": cfg.mode, "autotune": cfg.autotune}
+    if cfg.weights is not None:
+        runtime = load_detector(cfg.weights, device=cfg.device, cfg=cfg.cfg, **options)
+        runtime.preprocess = runtime.preprocess if size is None else replace(runtime.preprocess, size=size)
+        return runtime
+    detector = models.build(cfg.fresh, {}).eval()
+    names = [str(index) for index in range(detector.num_classes)]
+    fresh = Model(detector, names, Preprocess(size or detector.fixed_size or (416, 416)))
+    rule = deployed.busy_rule(fresh, prepare(images_of(files[0], 1), fresh.preprocess), cfg.fresh_candidates)
+    return TorchRuntime(fresh, rule, device=choose_device(cfg.device), **options)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse, measure, print the table."""
+    if arguments is None and sys.argv[1:2] == ["model"]:
+        del sys.argv[1]
+        model()
+        return
+    parser = argparse.ArgumentParser(description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    add_ops(commands)
+    commands.add_parser("model", help="a whole model, stage by stage (model --help has the options)")
+    args = parser.parse_args(arguments)
+    sys.stdout.write(args.call(args) + "\n")
+
+
+if __name__ == "__main__":
+    main()
