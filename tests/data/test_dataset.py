@@ -4,6 +4,7 @@ import multiprocessing
 import pickle
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
@@ -145,6 +146,21 @@ def test_living_workers_see_the_epoch(records: list[Record]) -> None:
     assert not same(seen[0], seen[1])
     assert not same(seen[1], seen[2])
     assert dataset.epoch == 0
+
+
+@pytest.mark.timeout(60)
+def test_forked_workers_do_not_wait_for_threads_of_opencv(records: list[Record]) -> None:
+    """OpenCV with threads of its own in the parent, then forked workers, which would wait for ever."""
+    cv2.setNumThreads(4)
+    cv2.resize(np.zeros((3000, 3000, 3), np.uint8), (2000, 2000))  # large enough to start its threads
+    preprocess = Preprocess((640, 640))
+    dataset = DetectionDataset(records, preprocess, STRONG, store=ImageStore(records, preprocess))
+    loaders = [
+        DataLoader(dataset, 3, num_workers=2, collate_fn=collate, persistent_workers=True) for _ in range(2)
+    ]
+    for loader in loaders:
+        assert len(list(loader)) == 3
+    assert cv2.getNumThreads() == 1
 
 
 def test_without_mosaic_a_picture_is_alone(records: list[Record]) -> None:

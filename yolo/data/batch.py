@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from yolo.types import Batch, Meta, Targets
 
@@ -26,7 +27,8 @@ def collate(items: Sequence[Item]) -> Batch:
     """
     if not items:
         raise ValueError("a batch needs at least one picture, got none")
-    images = torch.stack([item.image.permute(1, 2, 0) for item in items]).permute(0, 3, 1, 2)
+    rows = [item.image.permute(1, 2, 0) for item in items]
+    images: Tensor = default_collate(rows)  # in a worker it stacks straight into shared memory
     counts = torch.tensor([len(item.labels) for item in items])
     targets = Targets(
         torch.cat([item.boxes for item in items]),
@@ -34,7 +36,7 @@ def collate(items: Sequence[Item]) -> Batch:
         torch.arange(len(items)).repeat_interleave(counts),
     )
     metas = tuple(item.meta for item in items if item.meta is not None)
-    return Batch(images, targets, metas)
+    return Batch(images.permute(0, 3, 1, 2), targets, metas)
 
 
 def to_float(images: Tensor) -> Tensor:

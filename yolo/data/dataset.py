@@ -3,17 +3,16 @@
 import logging
 from collections.abc import Sequence
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset
 
 from yolo.data.augment import Augment
 from yolo.data.batch import Item
 from yolo.data.geometry import Sample
 from yolo.data.preprocess import Preprocess, place
-from yolo.data.store import ImageStore, load_working
+from yolo.data.store import ImageStore, load_working, one_opencv_thread
 from yolo.types import Meta, Placement, Record
 
 log = logging.getLogger(__name__)
@@ -45,6 +44,7 @@ class DetectionDataset(Dataset[Item]):
         use_difficult: bool = False,
         store: ImageStore | None = None,
     ) -> None:
+        one_opencv_thread()
         self.records = list(records)
         self.preprocess = preprocess
         self.augment = augment if augment is not None and augment.active else None
@@ -52,6 +52,10 @@ class DetectionDataset(Dataset[Item]):
         self.use_difficult = use_difficult
         self.store = store
         self._state = torch.tensor([0, 1]).share_memory_()  # epoch, mosaic on
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        one_opencv_thread()  # in a worker that was started afresh
+        self.__dict__.update(state)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -66,8 +70,6 @@ class DetectionDataset(Dataset[Item]):
         return int(self._state[0])
 
     def __getitem__(self, index: int) -> Item:
-        if get_worker_info() is not None and cv2.getNumThreads() != 1:
-            cv2.setNumThreads(1)  # the workers are the parallelism
         if self.augment is None:
             return self._plain(index)
         index = range(len(self.records))[index]

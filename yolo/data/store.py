@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
@@ -23,6 +24,16 @@ from yolo.types import Record
 log = logging.getLogger(__name__)
 
 Cache = Literal["none", "ram", "disk"]
+
+
+def one_opencv_thread() -> None:
+    """Let OpenCV work in the thread that calls it: loader processes and threads are the parallelism here.
+
+    It must happen before loader processes are forked. A fork does not copy OpenCV's threads but does copy its
+    belief in them, so that a forked process waits for ever for the first one it wants to use or to stop.
+    """
+    if cv2.getNumThreads() != 1:
+        cv2.setNumThreads(1)
 
 
 def load_working(path: str, preprocess: Preprocess) -> tuple[NDArray[np.uint8], tuple[int, int]]:
@@ -72,6 +83,7 @@ class ImageStore:
     ) -> None:
         self.paths = [record.path for record in records]
         self.preprocess = preprocess
+        one_opencv_thread()
         with ThreadPoolExecutor(threads or min(32, os.cpu_count() or 1)) as pool:
             self.sizes = list(pool.map(image_size, self.paths))
             self.shapes = [working_size(preprocess, *size) for size in self.sizes]
