@@ -5,11 +5,13 @@ which worker makes it. Geometry is one affine map per picture straight onto the 
 over the result.
 """
 
+import importlib
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-import albumentations
 import cv2
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +72,7 @@ class Augment:
         if not self.mixup_alpha > 0:
             raise ValueError(f"augment.mixup_alpha must be positive, got {self.mixup_alpha}")
         for transform in self.extra:
-            if not isinstance(transform, albumentations.ImageOnlyTransform):
+            if not isinstance(transform, _albumentations().ImageOnlyTransform):
                 raise ValueError(
                     f"augment.extra takes transforms of the pixels alone, got {type(transform).__name__}"
                 )
@@ -124,7 +126,8 @@ class Augment:
         if self._colours:
             image = vary_colour(image, *self._draw_colour(rng))
         if self.extra:
-            image = self._extra(image, int(rng.integers(2**31)))
+            self._pipeline.set_random_seed(int(rng.integers(2**31)))
+            image = self._pipeline(image=image)["image"]
         sample = Sample(image, sample.boxes, sample.labels)
         horizontal = bool(self.flip) and rng.random() < self.flip
         vertical = bool(self.flip_vertical) and rng.random() < self.flip_vertical
@@ -166,9 +169,15 @@ class Augment:
             float(np.exp(by_exposure * np.log1p(self.exposure))),
         )
 
-    def _extra(self, image: NDArray[np.uint8], seed: int) -> NDArray[np.uint8]:
-        pipeline = albumentations.Compose(list(self.extra), seed=seed)
-        return pipeline(image=image)["image"]
+    @cached_property
+    def _pipeline(self) -> Any:
+        return _albumentations().Compose(list(self.extra))
+
+
+def _albumentations() -> Any:
+    """The package, imported only when needed: it takes a second and would ask the network for a newer one."""
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    return importlib.import_module("albumentations")
 
 
 def vary_colour(
