@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 
+import pytest
 import torch
 from torch import Tensor
 
 from yolo.ops import HeadSpec
 from yolo.ops.layout import pack
+from yolo.ops.library import has_kernel
 from yolo.types import Detections
 
 COCO = (
@@ -20,6 +22,18 @@ COCO = (
     (156.0, 198.0),
     (373.0, 326.0),
 )
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+
+
+def require_kernel(name: str, device: str) -> None:
+    """Skip where ``yolo::name`` has no compiled kernel or the device is missing."""
+    if not has_kernel(name, device):
+        pytest.skip(f"no compiled {device} kernel of {name}")
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
 
 
 def yolo_specs(classes: int = 5, *, xy_scale: float = 1.0, squared: bool = False) -> tuple[HeadSpec, ...]:
@@ -51,7 +65,7 @@ KINDS = ["v1", "v1_softmax", "v2", "v2_logistic", "v3", "v3_one_class", "v3_80_c
 def make_logits(
     specs: Sequence[HeadSpec], images: int = 2, height: int = 96, width: int = 160, seed: int = 0
 ) -> list[Tensor]:
-    """Random raw outputs for an input of ``height`` x ``width`` pixels; a squared head's are probabilities."""
+    """Random raw outputs for an input of ``height`` x ``width``; a squared head's are probabilities."""
     generator = torch.Generator().manual_seed(seed)
     logits = []
     for spec in specs:
