@@ -1,7 +1,7 @@
 """The operators side by side: PyTorch reference, compiled kernels, torchvision's path and a peer's function.
 
 The bars of the project (H200): decoding at 70 % of the copy bandwidth; ``detect`` on an ordinary scene in
-0.10 ms for one picture and 0.35 ms for 32, on the dense scene in 0.5 and 5 ms, at an evaluation threshold in 10.
+0.10 ms for one picture and 0.35 for 32, on the dense scene in 0.5 and 5, at an evaluation threshold in 10.
 """
 
 import importlib
