@@ -86,7 +86,12 @@ def test_x06_nearest_upsampling(tmp_path: Path, dynamic: Path) -> None:
     example = torch.zeros(2, 1, 4, 6)
     axes = {0: torch.export.Dim("batch"), 2: torch.export.Dim("height"), 3: torch.export.Dim("width")}
     program = torch.onnx.export(
-        Upsample().eval(), (example,), input_names=["x"], output_names=["y"], dynamic_shapes=(axes,), verbose=False
+        Upsample().eval(),
+        (example,),
+        input_names=["x"],
+        output_names=["y"],
+        dynamic_shapes=(axes,),
+        verbose=False,
     )
     program.save(path)
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -186,7 +191,7 @@ def test_float_input_and_opset_18(model: Model, tmp_path: Path) -> None:
     runtime, images = OnnxRuntime(path), pictures(1, 64, 96)
     want, got = TorchRuntime(model).every(images), runtime.every(images)
     torch.testing.assert_close(got, want, rtol=0, atol=1e-3)
-    with pytest.raises(ValueError, match="fed torch.float32, got torch.uint8"):
+    with pytest.raises(ValueError, match=r"fed torch.float32, got torch.uint8"):
         runtime.network(images)
     with pytest.raises(ValueError, match="batch 1, height 64, width 96; got batch 2"):
         runtime(pictures(2, 64, 96))

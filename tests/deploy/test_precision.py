@@ -68,7 +68,7 @@ def test_layers_can_be_kept() -> None:
     halve(plain, {"head.first": "asked for"})
     assert plain.head.first.layer.weight.dtype == torch.float32
     assert plain.head.second.weight.dtype == torch.float16
-    with pytest.raises(ValueError, match="no layer is called head.third; there are backbone.stem.conv"):
+    with pytest.raises(ValueError, match=r"no layer is called head.third; there are backbone.stem.conv"):
         halve(folded(toy().detector), {"head.third": "asked for"})
 
 
