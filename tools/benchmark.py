@@ -1,4 +1,4 @@
-"""Measure parts of the project: python tools/benchmark.py ops [--device cuda], or model weights=... source=..."""
+"""Measure parts of the project: benchmark.py ops [--device cuda] | model weights=... source=..."""
 
 import argparse
 import json
@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
@@ -38,6 +39,7 @@ def model(cfg: DictConfig) -> None:
     """Time a model from files to detections, stage by stage."""
     batches = [int(one) for one in OmegaConf.to_container(cfg.batch)]  # type: ignore[union-attr]
     size = None if cfg.size is None else tuple(cfg.size)
+    output = Path(cfg.output or Path(HydraConfig.get().runtime.output_dir) / "timings.json")
     console = Console()
     console.width = max(console.width, 100)
     timings = []
@@ -46,8 +48,8 @@ def model(cfg: DictConfig) -> None:
         runtime = _runtime(cfg, size, files)
         for batch in batches:
             timings.append(deployed.measure(runtime, files, batch, runs=cfg.runs, warm_up=cfg.warm_up))
-            if cfg.output is not None:  # after every size: what was measured stays if the next one fails
-                Path(cfg.output).write_text(json.dumps(deployed.to_json(timings), indent=1), "utf-8")
+            # after every size: what was measured stays if the next one fails
+            output.write_text(json.dumps(deployed.to_json(timings), indent=1), "utf-8")
     console.print(deployed.timing_table(timings))
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from yolo.checkpoint import load_model
 from yolo.cli import main
+from yolo.deploy import open_model
 from yolo.inference import with_preprocess
 from yolo.predict import Predictor, shots
 from yolo.report import write_predictions
@@ -22,7 +22,9 @@ def predict(cfg: DictConfig) -> None:
     options = OmegaConf.to_container(cfg, resolve=True)
     source = shots(options["source"], cfg.frames)
     predictor = Predictor(
-        with_preprocess(load_model(cfg.weights, cfg.cfg, cfg.download), **options["preprocess"]),
+        with_preprocess(
+            open_model(cfg.weights, cfg.cfg, cfg.download, device=cfg.device), **options["preprocess"]
+        ),
         batch_size=cfg.batch_size,
         score_threshold=cfg.score_threshold,
         iou_threshold=cfg.nms,

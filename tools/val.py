@@ -8,9 +8,9 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from yolo.checkpoint import load_model
 from yolo.cli import main
 from yolo.data import Annotated
+from yolo.deploy import open_model
 from yolo.evaluate import evaluate
 from yolo.inference import with_preprocess
 from yolo.report import draw_results, evaluation_tables, write_metrics, write_results
@@ -31,7 +31,8 @@ def val(cfg: DictConfig) -> None:
     """Score a detector by VOC, Darknet and COCO rules."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     model = with_preprocess(
-        load_model(cfg.weights, cfg.cfg, cfg.download), **OmegaConf.to_container(cfg.preprocess)
+        open_model(cfg.weights, cfg.cfg, cfg.download, device=cfg.device),
+        **OmegaConf.to_container(cfg.preprocess),
     )
     report, found, records = evaluate(
         model,

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from yolo.checkpoint import Model
 from yolo.data import Annotated, DetectionDataset, collate
-from yolo.inference import Inference, Precision, to_found
+from yolo.inference import Inference, Precision, Runnable, to_found
 from yolo.metrics import DetectionMetric, Report
 from yolo.metrics.average_precision import Points
 from yolo.metrics.detection import ClassSet
@@ -87,7 +87,7 @@ def find(
 
 
 def evaluate(
-    model: Model,
+    model: Model | Runnable,
     annotated: Annotated,
     *,
     score_threshold: float = 0.005,
@@ -107,7 +107,7 @@ def evaluate(
     """Find objects in every picture and score them.
 
     Args:
-        model: As :func:`yolo.checkpoint.load_model` gives it.
+        model: As :func:`yolo.checkpoint.load_model` gives it, or an exported file in its runtime.
         annotated: Pictures and objects.
         score_threshold: Candidates score strictly more.
         nms: IoU above which the better box of a class suppresses the other.

@@ -1,10 +1,9 @@
 """A model at work: uint8 canvases in, detections in pixels of the pictures out."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import PurePath
-from typing import Literal
+from typing import Any, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from yolo.checkpoint import Model
 from yolo.data.batch import to_float
-from yolo.data.preprocess import Resize, undo
+from yolo.data.preprocess import Preprocess, Resize, undo
 from yolo.ops import detect
 from yolo.types import Detections, Found, Placement
 
@@ -51,7 +50,9 @@ def choose_device(device: str) -> torch.device:
     return chosen
 
 
-def with_preprocess(model: Model, resize: Resize | None, size: Sequence[int] | None) -> Model:
+def with_preprocess(
+    model: "Model | Runnable", resize: Resize | None, size: Sequence[int] | None
+) -> "Model | Runnable":
     """The same network, fed by another way to resize or at another size; None keeps what the model says.
 
     Raises:
@@ -64,6 +65,8 @@ def with_preprocess(model: Model, resize: Resize | None, size: Sequence[int] | N
         if len(size) != 2:
             raise ValueError(f"size must be height and width in pixels, got {list(size)}")
         preprocess = replace(preprocess, size=(size[0], size[1]))
+    if not isinstance(model, Model):
+        return model.prepared(preprocess)
     model.detector.check_size(*preprocess.size)
     return Model(model.detector, model.classes, preprocess)
 
@@ -92,13 +95,31 @@ def to_found(detections: Detections, placements: Sequence[Placement], clip: bool
     return results
 
 
+class Runnable(Protocol):
+    """Anything else that detects: an exported file in its runtime (:mod:`yolo.deploy`)."""
+
+    classes: list[str]
+    preprocess: Preprocess
+    device: torch.device
+
+    def ruled(self, **options: Any) -> Self:
+        """The same with these options of :func:`yolo.ops.detect`."""
+
+    def prepared(self, preprocess: Preprocess) -> Self:
+        """The same for pictures that are prepared so."""
+
+    def any_batch(self, images: Tensor) -> Detections:
+        """Detections of ``[N, 3, H, W]`` uint8 RGB, in pixels of it."""
+
+
 class Inference:
     """Runs a model over batches.
 
     The network moves to the device and to evaluation mode.
 
     Args:
-        model: Network, class names and how pictures are prepared.
+        model: Network, class names and how pictures are prepared; or an exported file in its runtime, which
+            keeps its own device and precision.
         score_threshold: Candidates score strictly more.
         iou_threshold: A box falls to a better one of its class at a strictly greater IoU.
         max_detections: Kept per picture.
@@ -111,7 +132,7 @@ class Inference:
 
     def __init__(
         self,
-        model: Model,
+        model: Model | Runnable,
         *,
         score_threshold: float = 0.25,
         iou_threshold: float = 0.45,
@@ -125,25 +146,34 @@ class Inference:
         if precision not in DTYPES:
             raise ValueError(f"precision must be one of {', '.join(DTYPES)}, got {precision!r}")
         self.model = model
-        self.device = choose_device(device)
         self.precision = precision
         self.clip = clip
-        self.detector = model.detector.to(self.device).to(memory_format=torch.channels_last).eval()
-        self.detect = partial(
-            detect,
-            specs=self.detector.specs,
-            score_threshold=score_threshold,
-            iou_threshold=iou_threshold,
-            max_detections=max_detections,
-            multi_label=multi_label,
-            class_agnostic=class_agnostic,
-        )
+        self.rule: dict[str, Any] = {
+            "score_threshold": score_threshold,
+            "iou_threshold": iou_threshold,
+            "max_detections": max_detections,
+            "multi_label": multi_label,
+            "class_agnostic": class_agnostic,
+        }
+        self.detections: Callable[[Tensor], Detections]
+        if isinstance(model, Model):
+            self.device = choose_device(device)
+            self.detector = model.detector.to(self.device).to(memory_format=torch.channels_last).eval()
+            self.detections = self._network
+        else:
+            if precision != "fp32":
+                raise ValueError(f"precision={precision} was asked for, an exported file keeps its own")
+            self.device = model.device
+            self.detections = model.ruled(**self.rule).any_batch
 
     @torch.inference_mode()
     def __call__(self, images: Tensor, placements: Sequence[Placement]) -> list[Found]:
         """Detections of ``images`` ``[N, 3, H, W]`` uint8 RGB, whose pictures were placed so."""
+        return to_found(self.detections(images), placements, self.clip)
+
+    def _network(self, images: Tensor) -> Detections:
         images = to_float(images.to(self.device, non_blocking=True))
         images = images.contiguous(memory_format=torch.channels_last)
         with torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.precision != "fp32"):
             logits = self.detector(images)
-        return to_found(self.detect(logits), placements, self.clip)
+        return detect(logits, self.detector.specs, **self.rule)

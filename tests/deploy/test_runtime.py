@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.deploy.making import RULE, pictures, toy
+from tests.deploy.making import RULE, pictures, toy, write
 from yolo import models
 from yolo.checkpoint import Model, save_model
 from yolo.data import Preprocess
-from yolo.deploy import Suppression, load_detector
+from yolo.deploy import Suppression, Wanted, load_detector, open_model
 from yolo.deploy.run_onnx import OnnxRuntime
 from yolo.deploy.run_torch import TorchRuntime
 from yolo.deploy.runtime import agreed, narrowed, suppress_dense
+from yolo.inference import Inference, with_preprocess
 from yolo.ops import detect
 from yolo.types import Detections
 
@@ -159,3 +160,36 @@ def test_a_recorded_graph_sees_new_pictures(precision: str) -> None:
         assert abs(int(got.count.sum()) - int(want.count.sum())) <= (0 if precision == "fp32" else 4)
         if torch.equal(got.count, want.count) and torch.equal(got.labels, want.labels):
             torch.testing.assert_close(got.boxes, want.boxes, rtol=0, atol=tolerance)
+
+
+def test_inference_takes_exported_files(model: Model, dynamic: Path, dense: Path) -> None:
+    """tools/val.py and predict.py with weights=model.onnx: their own thresholds, detections in the pictures' pixels."""
+    placement = model.preprocess.placement(128, 192)
+    images = pictures(3, 64, 96)
+    options = {"score_threshold": 0.2, "iou_threshold": 0.6, "multi_label": True, "max_detections": 60}
+    want = Inference(model, device="cpu", **options)(images, [placement] * 3)  # type: ignore[arg-type]
+    for path in (dynamic, dense):
+        got = Inference(open_model(path, device="cpu"), **options)(images, [placement] * 3)  # type: ignore[arg-type]
+        for a, b in zip(want, got, strict=True):
+            assert len(a.labels) == 60
+            assert a.labels.tolist() == b.labels.tolist()
+            assert a.boxes == pytest.approx(b.boxes, abs=2e-3)
+    with pytest.raises(ValueError, match="precision=fp16 was asked for, an exported file keeps its own"):
+        Inference(open_model(dynamic, device="cpu"), precision="fp16")
+
+
+def test_any_number_of_pictures_through_a_fixed_batch(model: Model, tmp_path: Path) -> None:
+    path = tmp_path / "two.onnx"
+    write(model, path, Wanted(batch=2, size=(64, 96)))
+    images = pictures(5, 64, 96)
+    got, want = OnnxRuntime(path, RULE).any_batch(images), TorchRuntime(model, RULE)(images)
+    assert got.count.tolist() == want.count.tolist()
+    assert torch.equal(got.labels, want.labels)
+
+
+def test_pictures_can_be_prepared_otherwise(dynamic: Path, dense: Path) -> None:
+    runtime = OnnxRuntime(dynamic)
+    assert with_preprocess(runtime, "stretch", (32, 48)).preprocess == Preprocess((32, 48), "stretch")
+    assert runtime.preprocess == Preprocess((64, 96))
+    with pytest.raises(ValueError, match="height 64, width 96; got height 32, width 48"):
+        OnnxRuntime(dense).prepared(Preprocess((32, 48)))

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from yolo.checkpoint import load_model
+from yolo.checkpoint import Model, load_model
 from yolo.deploy.extras import require
 from yolo.deploy.graph import Suppression
 from yolo.deploy.run_onnx import OnnxRuntime
@@ -62,6 +62,26 @@ def load_detector(
     if kind == "onnx":
         return OnnxRuntime(Path(path), rule, device=where)
     return TensorRTRuntime(Path(path), rule, device=where)
+
+
+def open_model(
+    weights: Path | str,
+    cfg: Path | str | None = None,
+    download: bool = False,
+    *,
+    device: torch.device | str = "auto",
+) -> Model | Runtime:
+    """Weights of any kind for evaluation and prediction: a model where it is PyTorch's, else a runtime.
+
+    Args:
+        weights: As for :func:`load_detector`.
+        cfg: Of a ``.weights`` file.
+        download: Fetch published weights that are not in the cache yet.
+        device: Where an exported file runs.
+    """
+    if kind_of(weights) == "pytorch":
+        return load_model(weights, cfg, download)
+    return load_detector(weights, device=device)
 
 
 def _device(device: torch.device | str, kind: Kind) -> torch.device:

@@ -1,5 +1,6 @@
 """An exported file run by ONNX Runtime."""
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from yolo.deploy.extras import require
 from yolo.deploy.graph import Suppression
 from yolo.deploy.metadata import EVERY, INSIDE, SUPPRESSED, Metadata, from_properties
 from yolo.deploy.onnx import load
-from yolo.deploy.runtime import ANY, Limits, Runtime, agreed, narrowed
+from yolo.deploy.runtime import ANY, Limits, Runtime, agreed, narrowed, suppress_dense
 from yolo.types import Detections
+
+log = logging.getLogger(__name__)
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
@@ -72,6 +75,30 @@ class OnnxRuntime(Runtime):
             raise ValueError(
                 f"{path}: outputs {', '.join(found)}; its description promises {', '.join(self.outputs)}"
             )
+
+    def allowed(self, rule: Suppression) -> Suppression:
+        """Any rule: what the graph's own suppression reads can be seen, too, and suppressed outside."""
+        if self.about.rule is None:
+            return rule
+        try:
+            return agreed(self.about.rule, rule, self.path.name)
+        except ValueError as error:
+            log.info("%s; its suppression is left aside", error)
+            return rule
+
+    def __call__(self, images: Tensor) -> Detections:
+        if self.about.rule is None or self._inside(self.rule):
+            return super().__call__(images)
+        every = self.every(images)
+        assert every is not None, "every ONNX file shows all of its predictions"
+        return suppress_dense(*every, self.rule)
+
+    def _inside(self, rule: Suppression) -> bool:
+        """Whether the suppression in the graph, at most narrowed, is this one."""
+        try:
+            return agreed(self.about.rule, rule, self.path.name) == rule
+        except ValueError:
+            return False
 
     def network(self, images: Tensor) -> tuple[Tensor, ...]:
         self.check_fed(images)

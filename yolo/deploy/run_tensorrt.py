@@ -164,6 +164,9 @@ class TensorRTRuntime(Runtime):
         self.stream = torch.cuda.Stream(device)
         self.slots: dict[tuple[int, ...], _Slot] = {}
 
+    def allowed(self, rule: Suppression) -> Suppression:
+        return agreed(self.about.rule, rule, self.path.name)
+
     def upload(self, images: Tensor) -> Tensor:
         self.check(images)
         slot = self._slot(tuple(images.shape))

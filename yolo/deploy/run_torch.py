@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor, nn
@@ -146,6 +146,11 @@ class TorchRuntime(Runtime):
             )
             return Detections(*suppress(boxes, scores, self.rule, spare))
         return detect(logits, self.specs, **self.rule.detect_options())
+
+    def ruled(self, **options: Any) -> Self:
+        other = super().ruled(**options)
+        other._graphs = {}  # the rule is part of what was recorded
+        return other
 
     def _capture(self, images: Tensor) -> _Captured:
         """Record network and suppression for inputs of this shape."""

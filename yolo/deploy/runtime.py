@@ -1,9 +1,10 @@
 """One interface over everything that can run a detector."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -81,6 +82,44 @@ class Runtime(ABC):
         self.device = device
         self.input_type = input_type
         self.suppresses = suppresses
+
+    def ruled(self, **options: Any) -> Self:
+        """The same runtime with other suppression, options as for :func:`yolo.ops.detect`.
+
+        Raises:
+            ValueError: Suppression is inside the file, and these options are not narrower.
+        """
+        other = copy.copy(self)
+        limit = options.get("max_detections", self.rule.max_detections)
+        other.rule = self.allowed(replace(self.rule, candidates=max(self.rule.candidates, limit), **options))
+        return other
+
+    def allowed(self, rule: Suppression) -> Suppression:
+        """``rule``, unless this runtime cannot follow it."""
+        return rule
+
+    def prepared(self, preprocess: Preprocess) -> Self:
+        """The same runtime for pictures that are prepared in another way.
+
+        Raises:
+            ValueError: It does not take that size.
+        """
+        height, width = preprocess.size
+        if not self.limits.take((self.limits.batch[0], 3, height, width)):
+            raise ValueError(f"{self.name} takes {self.limits}; got height {height}, width {width}")
+        other = copy.copy(self)
+        other.preprocess = preprocess
+        return other
+
+    def any_batch(self, images: Tensor) -> Detections:
+        """Like a call, for any number of images: split, or filled up with the last one, as the file needs it."""
+        low, high = self.limits.batch
+        parts = []
+        for chunk in images.split(high):
+            missing = max(0, low - len(chunk))
+            full = torch.cat((chunk, chunk[-1:].expand(missing, -1, -1, -1))) if missing else chunk
+            parts.append([values[: len(chunk)] for values in self(full)])
+        return Detections(*(torch.cat(values) for values in zip(*parts, strict=True)))
 
     def __call__(self, images: Tensor) -> Detections:
         """Detect in a batch.

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from yolo.data import Annotated, load_image
@@ -44,18 +43,12 @@ def find(
         paths: Of the pictures.
         detect: In place of ``runtime`` itself.
     """
-    detect = detect or runtime
-    low, high = runtime.limits.batch
-    size = max(low, min(BATCH, high))
+    detect = detect or runtime.any_batch
     found: list[Found] = []
-    for start in range(0, len(paths), size):
-        images = [load_image(path) for path in paths[start : start + size]]
+    for start in range(0, len(paths), BATCH):
+        images = [load_image(path) for path in paths[start : start + BATCH]]
         placements = [runtime.preprocess.placement(*image.shape[:2]) for image in images]
-        canvases = prepare(images, runtime.preprocess)
-        if len(images) < low:  # a file for whole batches only
-            canvases = torch.cat((canvases, canvases[-1:].expand(low - len(images), -1, -1, -1)))
-        detections = runtime.download(detect(canvases))
-        found += to_found(Detections(*(values[: len(images)] for values in detections)), placements)
+        found += to_found(runtime.download(detect(prepare(images, runtime.preprocess))), placements)
     return found
 
 
