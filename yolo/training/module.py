@@ -13,7 +13,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from yolo.checkpoint import Model, describe
 from yolo.data import to_float
 from yolo.inference import to_found
-from yolo.metrics import DetectionMetric
+from yolo.metrics import DetectionMetric, scalars
 from yolo.ops import detect
 from yolo.training.multiscale import MultiScale, resize_batch
 from yolo.training.schedule import parameter_groups
@@ -51,7 +51,7 @@ class DetectionModule(pl.LightningModule):
         multiscale: MultiScale | None = None,
         seed: int = 0,
         score_threshold: float = 0.005,
-        iou_threshold: float = 0.5,
+        iou_threshold: float = 0.45,
         max_detections: int = 300,
     ) -> None:
         super().__init__()
@@ -102,10 +102,9 @@ class DetectionModule(pl.LightningModule):
         self.metric.update(to_found(detections, [m.placement for m in batch.meta]), [m.record for m in batch.meta])
 
     def on_validation_epoch_end(self) -> None:
-        scores = self.metric.compute()
+        scores = scalars(self.metric.compute())
         for name in ("map50", "map", "map75"):
-            score = scores[name]  # type: ignore[literal-required]
-            self.log(f"val/{name}", float("nan") if score is None else score, prog_bar=name != "map75")
+            self.log(f"val/{name}", scores[name], prog_bar=name != "map75")
         self.metric.reset()
 
     def configure_optimizers(self) -> Any:
