@@ -1,4 +1,4 @@
-"""The whole export: the gate passes good files, rejects bad ones, and never says passed of what was not run."""
+"""The whole export: the gate passes good files, rejects bad ones, never says passed of what was not run."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Every network of this project through export: a batch and a size that were not traced, all precisions built."""
+"""Every network of this project through export: a batch and a size never traced, all precisions built."""
 
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def test_detections_equal_detect(name: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", list(DETECTORS))
 def test_rtx_builds_every_model(name: str, tmp_path: Path) -> None:
-    """fp32 and fp16 with suppression, int8 without; free batch and, where the network allows it, free size."""
+    """fp32 and fp16 with suppression, int8 without; free batch and, where possible, free size."""
     pytest.importorskip(
         "tensorrt_rtx", reason="tensorrt-rtx is not installed (it is no dependency of this project)"
     )

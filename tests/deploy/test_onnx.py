@@ -70,7 +70,7 @@ def test_x01_only_axes_asked_for_are_free(dynamic: Path, dense: Path) -> None:
 
 
 def test_x04_height_and_width_keep_their_places(model: Model, dense: Path) -> None:
-    """416x256's proportions in small: boxes in a wide picture go where PyTorch puts them, and nowhere else."""
+    """416x256's proportions in small: boxes in a wide picture go where PyTorch puts them."""
     images = pictures(2, 64, 96)
     want, got = TorchRuntime(model).every(images), OnnxRuntime(dense).every(images)
     torch.testing.assert_close(got[0], want[0], rtol=0, atol=1e-3)
@@ -148,7 +148,7 @@ def test_x09_other_sizes_are_served_or_refused(model: Model, dynamic: Path, dens
 
 
 def test_i07_the_file_says_how_pictures_are_resized(dynamic: Path, tmp_path: Path) -> None:
-    """1270x780 at 416: letterbox 416x255 with 80 above and 81 below; stretch 416x416; one setting in the file."""
+    """1270x780 at 416: letterbox 416x255, 80 above, 81 below; stretch 416x416; the file says which."""
     for resize, inner, above in (("letterbox", (255, 416), 80), ("stretch", (416, 416), 0)):
         about = describe(Model(toy().detector, ["a", "b", "c"], Preprocess((416, 416), resize)), Wanted())
         again = Metadata.from_json(about.to_json(), "here").preprocess

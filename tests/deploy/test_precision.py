@@ -38,7 +38,7 @@ def test_a_kernel_under_two_norms_is_left_alone() -> None:
 
 
 def test_x03_weights_beyond_float16_stay_in_float32(caplog: pytest.LogCaptureFixture) -> None:
-    """One weight of 70000 (float16 ends at 65504): the layer is named and stays wide, the output is finite."""
+    """One weight of 70000 (float16 ends at 65504): the layer is named and stays wide, all is finite."""
     model = toy()
     model.detector.head.first.weight.data[0, 0, 0, 0] = 70000.0
     with caplog.at_level(logging.WARNING):

@@ -103,7 +103,7 @@ def ranges(model: Model) -> dict[str, float]:
 
 
 def test_graph(model: Model, dense: Path, ranges: dict[str, float], tmp_path: Path) -> None:
-    """Every pair symmetric, weights stored as int8 per channel, the layer left out as it was, close to fp32."""
+    """Pairs symmetric, weights stored as int8 per channel, the layer left out untouched, close to fp32."""
     graph = load(dense)
     path = tmp_path / "int8.onnx"
     chosen = {name: limit for name, limit in ranges.items() if name != "head.second"}
@@ -128,7 +128,7 @@ def test_graph(model: Model, dense: Path, ranges: dict[str, float], tmp_path: Pa
 
 
 def test_one_pair_for_all_layers_that_read_a_tensor(dense: Path, ranges: dict[str, float]) -> None:
-    """The coarse map goes to one head directly; the finest goes to the coarse layer and, joined, to the other."""
+    """The coarse map goes to one head directly; the finest to the coarse layer and, joined, to the other."""
     graph = load(dense)
     insert_pairs(graph, ranges)
     quantised = [node.input[0] for node in graph.graph.node if node.op_type == "QuantizeLinear"]

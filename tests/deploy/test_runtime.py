@@ -163,7 +163,7 @@ def test_a_recorded_graph_sees_new_pictures(precision: str) -> None:
 
 
 def test_inference_takes_exported_files(model: Model, dynamic: Path, dense: Path) -> None:
-    """tools/val.py and predict.py with weights=model.onnx: their own thresholds, detections in the pictures' pixels."""
+    """weights=model.onnx in val.py and predict.py: their own thresholds, pixels of the picture."""
     placement = model.preprocess.placement(128, 192)
     images = pictures(3, 64, 96)
     options = {"score_threshold": 0.2, "iou_threshold": 0.6, "multi_label": True, "max_detections": 60}

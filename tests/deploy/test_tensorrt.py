@@ -162,7 +162,7 @@ def copy(engine: Path, folder: Path, **changes: Any) -> Path:
 
 
 def test_x05_four_kinds_of_wrong_file(engine: Path, dynamic: Path, tmp_path: Path) -> None:
-    """Another version, another GPU, cut short, an ONNX file: one line with the file, what it is, what is needed."""
+    """Another version, another GPU, cut short, an ONNX file: one line with file, found and needed."""
 
     def refusal(path: Path, version: str, capability: tuple[int, int] | None = (8, 9)) -> str:
         with pytest.raises(ValueError, match="copy") as caught:

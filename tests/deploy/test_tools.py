@@ -58,13 +58,18 @@ def test_wrong_values_are_one_line(weights: Path, tmp_path: Path) -> None:
     done = run("export", f"weights={weights}", "precision=int8", folder=tmp_path)
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith("export.py: precision=int8 needs data=...")
+
+
+@pytest.mark.slow
+def test_x05_a_foreign_engine_is_one_line_and_exit_1(tmp_path: Path) -> None:
     engine = tmp_path / "foreign.engine"
     engine.write_bytes(b"\x08\x0a not an engine")
-    done = run("benchmark", "model", f"weights={engine}", folder=tmp_path)  # X05
+    done = run("benchmark", "model", f"weights={engine}", folder=tmp_path)
     assert done.returncode == 1
     assert "foreign.engine: found an ONNX file, an engine is needed" in done.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_benchmark_writes_its_numbers(weights: Path, tmp_path: Path) -> None:
     done = run(
         *("benchmark", "model", f"weights={weights}", "batch=[1,3]", "runs=2", "warm_up=1", "output=t.json"),

@@ -22,7 +22,7 @@ QUANTIZABLE = (nn.Conv2d, nn.Linear)
 
 
 class Histogram:
-    """Counts of absolute values in ``BINS`` bins from 0 to ``limit``, which doubles when a value lies beyond it."""
+    """Counts of absolute values in ``BINS`` bins up to ``limit``, which doubles when a value is beyond it."""
 
     def __init__(self) -> None:
         self.counts = torch.zeros(BINS, dtype=torch.float64)
@@ -47,8 +47,8 @@ class Histogram:
         """The absolute value that becomes 127.
 
         Args:
-            method: ``max``; ``percentile``: that share of the values, in percent, lies within; ``entropy``: the
-                range whose quantised distribution is nearest to the measured one (Kullback-Leibler).
+            method: ``max``; ``percentile``: that share of the values, in percent, lies within; ``entropy``:
+                the range whose quantised distribution is nearest to the measured one (Kullback-Leibler).
             percentile: See ``method``.
         """
         if self.largest == 0.0 or method == "max":

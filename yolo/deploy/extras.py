@@ -1,4 +1,4 @@
-"""Packages that only deployment needs: imported when they are used, named with their extra when they are missing."""
+"""Packages that only deployment needs: imported when used, named with their extra when missing."""
 
 import importlib
 from typing import Any

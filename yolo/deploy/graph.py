@@ -1,7 +1,7 @@
-"""The module that becomes a graph: pixels to detections, with shapes that do not depend on what is in the picture.
+"""The module that becomes a graph: pixels to detections, in shapes that do not depend on the picture.
 
-The suppression here is :func:`yolo.ops.detect` written with operators that ONNX Runtime and every TensorRT take:
-no NonMaxSuppression, no NonZero, no boolean mask, no plugin.
+The suppression here is :func:`yolo.ops.detect` written with operators that ONNX Runtime and every TensorRT
+take: no NonMaxSuppression, no NonZero, no boolean mask, no plugin.
 """
 
 import copy
@@ -35,8 +35,9 @@ class Suppression:
         max_detections: Rows of the result.
         multi_label: Every class above the threshold makes a candidate instead of only the best of each box.
         class_agnostic: Let boxes of different classes suppress each other.
-        candidates: K of the graph: only the best K candidates of a picture are compared. With no more candidates
-            than that the result is exactly that of :func:`yolo.ops.detect`. Time and memory grow with its square.
+        candidates: K of the graph: only the best K candidates of a picture are compared. With no more
+            candidates than that the result is exactly that of :func:`yolo.ops.detect`. Time and memory grow
+            with its square.
     """
 
     score_threshold: float = 0.25
@@ -64,9 +65,10 @@ class Suppression:
 def suppress(boxes: Tensor, scores: Tensor, rule: Suppression, spare: int = 0) -> tuple[Tensor, ...]:
     """Greedy suppression with fixed shapes.
 
-    Keeping is a fixed point: a candidate stays when no better candidate that stays overlaps it. Iterating from
-    "all stay" settles at least one more candidate a round in order of score, so it ends with the greedy answer; how
-    many rounds that takes depends on the longest chain of overlaps, not on the number of candidates.
+    Keeping is a fixed point: a candidate stays when no better candidate that stays overlaps it. Iterating
+    from "all stay" settles at least one more candidate a round in order of score, so it ends with the greedy
+    answer; how many rounds that takes depends on the longest chain of overlaps, not on the number of
+    candidates.
 
     Args:
         boxes: ``[N, M, 4]`` x1, y1, x2, y2, float32.
@@ -117,7 +119,7 @@ def _finite(boxes: Tensor) -> Tensor:
 
 
 def _suppressed_by(box: Tensor, label: Tensor, rule: Suppression) -> Tensor:
-    """``[N, K, K]``, 1.0 where candidate i (row) would suppress candidate j (column), in the sums of ``yolo::nms``."""
+    """``[N, K, K]``, 1.0 where candidate i (row) would suppress j (column), in the sums of ``yolo::nms``."""
     x1, y1, x2, y2 = box.unbind(dim=-1)
     width = torch.minimum(x2.unsqueeze(2), x2.unsqueeze(1)) - torch.maximum(x1.unsqueeze(2), x1.unsqueeze(1))
     height = torch.minimum(y2.unsqueeze(2), y2.unsqueeze(1)) - torch.maximum(y1.unsqueeze(2), y1.unsqueeze(1))
@@ -140,7 +142,7 @@ def _settle(suppressed_by: Tensor, candidates: int, n: int) -> Tensor:
 
 
 class Deployed(nn.Module):
-    """What is exported: pixels in; ``boxes, scores`` of every prediction, or detections and after them those, out.
+    """What is exported: pixels to ``boxes, scores`` of every prediction, or to detections and those.
 
     Decoding and suppression compute in float32 whatever the network does.
 

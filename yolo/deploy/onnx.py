@@ -32,7 +32,7 @@ MEANING = {
 def export_onnx(module: Deployed, path: Path, about: Metadata, opset: int = OPSET) -> None:
     """Write ``images -> boxes, scores`` or, with suppression, ``boxes, scores, labels, count``.
 
-    ``boxes`` is ``[batch, predictions, 4]`` and ``scores`` ``[batch, predictions, classes]``; with suppression
+    ``boxes`` is ``[batch, predictions, 4]``, ``scores`` ``[batch, predictions, classes]``; with suppression
     ``boxes`` is ``[batch, K, 4]``, ``scores`` and ``labels`` ``[batch, K]`` and ``count`` ``[batch]``.
 
     Args:
@@ -64,7 +64,7 @@ def export_onnx(module: Deployed, path: Path, about: Metadata, opset: int = OPSE
 
 
 def _trace(module: Deployed, about: Metadata) -> torch.export.ExportedProgram:
-    """Trace with a batch of 2, since 1 would be taken for a constant, and sides that are no other number here."""
+    """Trace with a batch of 2, since 1 would count as a constant, and with sides that nothing else has."""
     stride = about.stride
     batch = 2 if about.batch is None else about.batch
     height, width = about.size if about.size is not None else (3 * stride, 5 * stride)
@@ -100,7 +100,7 @@ class _quiet:  # noqa: N801
 
 
 def _tidy(model: Any, module: Deployed, about: Metadata) -> None:
-    """Name the axes, say what inputs and outputs mean, drop the exporter's notes (stack traces with paths)."""
+    """Name the axes, say what inputs and outputs mean, drop the exporter's notes (they hold paths)."""
     graph = model.graph
     del graph.value_info[:]  # names of the exporter's own symbols
     for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.initializer):

@@ -21,11 +21,11 @@ class Tolerance:
     Args:
         max_box_px: Largest difference of an edge, pixels of the input.
         max_score: Largest difference of a score.
-        min_matched: Least share of detections, of either side, with a partner on the other: same class, IoU above
-            ``min_iou``. Those whose score is within ``max_score`` of the threshold may miss it.
+        min_matched: Least share of detections, of either side, with a partner on the other: same class, IoU
+            above ``min_iou``. Those whose score is within ``max_score`` of the threshold may miss it.
         min_iou: Of partners.
-        raw: Hold every single prediction to the first two limits, too. In int8 an object's best score may move
-            to the next cell, which changes single predictions a lot and detections hardly.
+        raw: Hold every single prediction to the first two limits, too. In int8 an object's best score may
+            move to the next cell, which changes single predictions a lot and detections hardly.
         min_score: Pairs below it count as pairs, but their differences do not.
     """
 
@@ -37,7 +37,7 @@ class Tolerance:
     min_score: float = 0.0
 
 
-# What measured exports of trained networks stay well below; int8 is judged by its mAP, the gate catches wrecks.
+# What measured exports of trained networks stay well below; int8 is judged by mAP, the gate catches wrecks.
 TOLERANCES = {
     "fp32": Tolerance(0.05, 1e-3, 0.999),
     "fp16": Tolerance(2.0, 0.02, 0.98),

@@ -17,7 +17,7 @@ Image = NDArray[np.uint8]
 
 
 def images_of(source: str | Path | None, count: int) -> list[Image]:
-    """The first ``count`` pictures ``[H, W, 3]`` of a file, folder or glob; None for built-in scenes of digits.
+    """The first ``count`` pictures ``[H, W, 3]`` of a file, folder or glob; None: built-in scenes of digits.
 
     Raises:
         ValueError: There is none.

@@ -40,6 +40,7 @@ def _shares_weights(detector: Detector) -> bool:
 
 
 def frozen(values: Tensor) -> nn.Parameter:
+    """A parameter that is not trained."""
     return nn.Parameter(values.detach(), requires_grad=False)
 
 

@@ -44,7 +44,8 @@ def check_engine(path: Path, about: Metadata, version: str, capability: tuple[in
         )
     if about.engine["version"] != version:
         raise ValueError(
-            f"{path}: built by {kind} {about.engine['version']}, installed is {version}: export it again with that one"
+            f"{path}: built by {kind} {about.engine['version']}, installed is {version}: "
+            "export it again with that one"
         )
     if capability is None:
         raise ValueError(f"{path}: an engine needs an NVIDIA GPU, PyTorch sees none")
@@ -119,8 +120,8 @@ class _Slot(NamedTuple):
 class TensorRTRuntime(Runtime):
     """An engine of :func:`yolo.deploy.tensorrt.build_engine`.
 
-    Types and shapes are read from the engine. Every input shape gets its buffers and a CUDA graph when it is first
-    seen; everything runs on a stream of its own.
+    Types and shapes are read from the engine. Every input shape gets its buffers and a CUDA graph when it is
+    first seen; everything runs on a stream of its own.
 
     Args:
         path: Of the engine; its description lies beside it.

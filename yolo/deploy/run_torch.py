@@ -18,8 +18,8 @@ from yolo.types import Detections
 Mode = Literal["eager", "compiled", "graph"]
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# Measure Triton's kernels against cuDNN's, those for 1x1 convolutions as matrix products: bias, activation and
-# residual then need no kernel of their own. Without CUDA graphs: suppression has to be inside ours.
+# Measure Triton's kernels against cuDNN's, those for 1x1 convolutions as matrix products: bias, activation
+# and residual then need no kernel of their own. Without CUDA graphs: suppression has to be inside ours.
 AUTOTUNE: dict[str, str | int | bool | Callable[..., Any]] = {
     "max_autotune": True,
     "conv_1x1_as_mm": True,
@@ -59,8 +59,8 @@ class TorchRuntime(Runtime):
         rule: Suppression of the results.
         device: Where it runs.
         precision: Of the network; decoding and suppression are always float32.
-        mode: ``compiled`` by torch.compile once per input shape; ``graph`` also records network and suppression in
-            one CUDA graph per shape.
+        mode: ``compiled`` by torch.compile once per input shape; ``graph`` also records network and
+            suppression in one CUDA graph per shape.
         autotune: Let the compiler measure kernels for the shapes at hand: minutes once, faster ever after.
     """
 

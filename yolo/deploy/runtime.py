@@ -112,7 +112,7 @@ class Runtime(ABC):
         return other
 
     def any_batch(self, images: Tensor) -> Detections:
-        """Like a call, for any number of images: split, or filled up with the last one, as the file needs it."""
+        """Like a call, for any number of images: split or filled up as the file needs it."""
         low, high = self.limits.batch
         parts = []
         for chunk in images.split(high):

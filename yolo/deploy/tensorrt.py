@@ -1,7 +1,7 @@
 """TensorRT engines from an exported ONNX file: ``tensorrt`` 10 and 11, and ``tensorrt_rtx``.
 
-One builder serves all three: precision lives in the ONNX (networks are strongly typed), so no builder flag, calibrator
-or layer setting of precision is used; TensorRT 11 and RTX no longer have them.
+One builder serves all three: precision lives in the ONNX (networks are strongly typed), so no builder flag,
+calibrator or layer setting of precision is used; TensorRT 11 and RTX no longer have them.
 """
 
 import fcntl
@@ -41,8 +41,8 @@ class EngineOptions:
     """How an engine is built.
 
     Args:
-        kind: ``tensorrt`` for this machine's GPU (any, also H100 and H200); ``tensorrt_rtx`` for GeForce and RTX
-            GPUs, which it can build for on a machine without any.
+        kind: ``tensorrt`` for this machine's GPU (any, also H100 and H200); ``tensorrt_rtx`` for GeForce and
+            RTX GPUs, which it can build for on a machine without any.
         profiles: One engine serves them all; the runtime picks by shape.
         workspace_mib: Scratch memory on the GPU; None for TensorRT's own limit.
         optimization_level: 0 to 5, None for TensorRT's own; RTX ignores it.
@@ -62,14 +62,15 @@ class EngineOptions:
             raise ValueError(f"engine kind must be one of {', '.join(get_args(Kind))}, got {self.kind!r}")
         if self.targets and self.kind != "tensorrt_rtx":
             raise ValueError(
-                f"targets={list(self.targets)} needs kind=tensorrt_rtx: tensorrt builds for the GPU of this machine"
+                f"targets={list(self.targets)} needs kind=tensorrt_rtx: tensorrt builds for this GPU"
             )
         for profile in self.profiles:
             for axis, name in enumerate(("batch", "height", "width")):
                 low, usual, high = (shape[axis] for shape in profile)
                 if not 1 <= low <= usual <= high:
                     raise ValueError(
-                        f"the {name} of a profile must rise from smallest to largest, got {low}, {usual}, {high}"
+                        f"the {name} of a profile must rise from smallest to largest, "
+                        f"got {low}, {usual}, {high}"
                     )
 
 
@@ -110,12 +111,13 @@ def check_profile(about: Metadata, profile: Profile, where: str) -> None:
             )
         if height % about.stride or width % about.stride:
             raise ValueError(
-                f"{where} takes sides that are multiples of {about.stride}, the profile asks for {height}x{width}"
+                f"{where} takes sides that are multiples of {about.stride}, "
+                f"the profile asks for {height}x{width}"
             )
 
 
 def check_topk(model: Any, shape: tuple[int, ...], where: str) -> None:
-    """TensorRT builds a TopK whose K is beyond what the smallest profile has, and fails when it runs: refuse it here.
+    """Refuse a TopK whose K is beyond what the smallest profile has: TensorRT builds it, and it fails later.
 
     Args:
         model: ONNX.
@@ -143,8 +145,9 @@ def check_topk(model: Any, shape: tuple[int, ...], where: str) -> None:
         have = known[node.input[0]][axis]
         if have.HasField("dim_value") and have.dim_value < wanted:
             raise ValueError(
-                f"{where}: keeps the best {wanted} of the {have.dim_value} predictions that the smallest profile, "
-                f"{'x'.join(map(str, shape))}, has; lower candidates to {have.dim_value} or raise the profile"
+                f"{where}: keeps the best {wanted} of the {have.dim_value} predictions that the smallest "
+                f"profile, {'x'.join(map(str, shape))}, has; lower candidates to {have.dim_value} or raise "
+                "the profile"
             )
 
 
@@ -313,7 +316,7 @@ def _timing_cache(
 
 
 def cache_key(onnx_path: Path, options: EngineOptions) -> str:
-    """A name for everything that decides what is measured. The plan's own bytes differ from build to build."""
+    """A name for all that decides what is measured. The plan's own bytes differ from build to build."""
     values = {
         **asdict(options),
         "timing_cache": None,
