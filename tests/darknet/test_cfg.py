@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.helpers.paths import shared
-from yolo.darknet import build_cfg, build_classifier, parse_cfg, plan, read_cfg
+from yolo.darknet import build_cfg, build_classifier, import_network, parse_cfg, plan, read_cfg
 from yolo.darknet.cfg import decode, encode
 
 ONE = """[net]
@@ -151,7 +151,9 @@ def test_keys_that_leave_the_result_alone_are_taken() -> None:
     assert layer.floats == 10
 
 
-def test_training_keys_are_reported_and_the_first_of_two_counts(caplog: pytest.LogCaptureFixture) -> None:
+def test_training_keys_are_reported_and_the_first_of_two_counts(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
     text = ONE.replace("channels=1", "channels=1\nbatch=64\nbatch=1\nmomentum=0.9")
     found = parse_cfg(text, "my.cfg")
     assert found.net.text("batch", "") == "64"
@@ -159,8 +161,10 @@ def test_training_keys_are_reported_and_the_first_of_two_counts(caplog: pytest.L
         "my.cfg:6: batch is given twice in [net], the first is taken",
         "[net] keys without effect here: batch, momentum",
     )
+    path = tmp_path / "my.cfg"
+    path.write_text(text)
     with caplog.at_level(logging.INFO, "yolo.darknet"):
-        build_classifier(text)
+        import_network(path)
     assert "keys without effect here: batch, momentum" in caplog.text
 
 

@@ -102,6 +102,7 @@ def import_network(
         counts = [(layer.index, layer.name, layer.floats) for layer in layers.layers if layer.floats]
         check_count(weights, header, counts, cutoff)
     network = build_network(layers, header)
+    _report(layers)
     if names is None:
         places = [path for path in (cfg, weights) if path is not None]
         names = next(filter(None, (find_names(path, network.num_classes) for path in places)), None)
@@ -137,7 +138,15 @@ def from_cfg(cfg: str, num_classes: int | None = None) -> CfgDetector:
         num_classes: Rewrites the cfg to this many classes (:func:`with_classes`); None keeps it.
     """
     text = read_cfg(cfg)
-    return build_cfg(text if num_classes is None else with_classes(text, num_classes, cfg), source=cfg)
+    detector = build_cfg(text if num_classes is None else with_classes(text, num_classes, cfg), source=cfg)
+    _report(detector.plan)
+    return detector
+
+
+def _report(plan: Plan) -> None:
+    """Say what of a cfg was read without effect."""
+    for note in plan.cfg.notes:
+        log.info("%s: %s", plan.cfg.source, note)
 
 
 def native_plan(detector: Detector, size: tuple[int, int] | None = None) -> Plan:

@@ -1,8 +1,10 @@
 """What is in a cfg, as a table like the one that Darknet prints while it builds a network."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from yolo.darknet.plan import Layer, Plan
+from yolo.darknet.weights import check_count, read_header
 
 HEADER = ("", "layer", "filters", "size/strd(dil)", "input", "output", "weights", "BF")
 SHORT = {"convolutional": "conv", "maxpool": "max", "avgpool": "avg", "connected": "conn"}
@@ -26,6 +28,21 @@ def table(plan: Plan) -> str:
         f"{plan.floats:,} floats, {20 + 4 * plan.floats:,} bytes in a weights file of version 0.2",
     ]
     return "\n".join(text)
+
+
+def describe_weights(plan: Plan, path: Path, cutoff: int | None = None) -> str:
+    """A sentence on a weights file that fits the plan.
+
+    Raises:
+        ValueError: It does not fit.
+    """
+    header = read_header(path)
+    counts = [(layer.index, layer.name, layer.floats) for layer in plan.layers if layer.floats]
+    count = check_count(path, header, counts, cutoff)
+    version = f"{header.major}.{header.minor}.{header.revision}"
+    return (
+        f"{path.name}: version {version}, {header.seen:,} images seen, {count:,} floats as the cfg needs them"
+    )
 
 
 def bflops(plan: Plan) -> float:

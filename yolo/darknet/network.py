@@ -1,6 +1,5 @@
 """Networks built from a cfg: detectors like any other, and classifiers."""
 
-import logging
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -9,13 +8,11 @@ from torch import nn
 from yolo.darknet.cfg import parse_cfg
 from yolo.darknet.graph import Backbone, Head, Predictor, build_modules, coarsest, neck_start, weighted
 from yolo.darknet.heads import generation, loss_options
-from yolo.darknet.layers import Locally
+from yolo.darknet.layers import Locally, Softmax
 from yolo.darknet.plan import Layer, Plan, plan
 from yolo.darknet.weights import Header, Slot, batchnorm_slot, layer_slot
 from yolo.models.detector import Detector, Recipe
 from yolo.models.initial import PREDICTOR_STD, initialise, prior_bias
-
-log = logging.getLogger(__name__)
 
 RECIPE = "darknet"  # the name under which checkpoints know these networks
 FIXED = frozenset({"local", "connected", "crop"})  # layers that take one input size only
@@ -118,6 +115,13 @@ class CfgClassifier(nn.Module):
         output: torch.Tensor = self.head(self.backbone(images))[0]
         return output
 
+    def probabilities(self, images: torch.Tensor) -> torch.Tensor:
+        """``[N, 3, H, W]`` to ``[N, C]`` through the softmax of the cfg, or a plain one where it has none."""
+        ends = [layer for layer in self.plan.layers if layer.kind == "softmax"]
+        softmax = ends[-1].make() if ends else Softmax()
+        result: torch.Tensor = softmax(self(images))
+        return result
+
 
 CfgNetwork = CfgDetector | CfgClassifier
 
@@ -130,8 +134,6 @@ def recipe_of(plan: Plan, header: Header, names: str | None = None) -> Recipe:
 
 def build_network(plan: Plan, header: Header = Header()) -> CfgNetwork:  # noqa: B008
     """The network of a plan, freshly initialised: a detector if it has heads, else a classifier."""
-    for note in plan.cfg.notes:
-        log.info("%s: %s", plan.cfg.source, note)
     if not plan.heads:
         classifier = CfgClassifier(plan, header)
         initialise(classifier)

@@ -1,0 +1,113 @@
+"""Darknet files in and out: python tools/darknet.py import weights=a.weights output=a.ckpt."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from yolo import darknet
+from yolo.checkpoint import Model, load_model, save_model
+from yolo.cli import main
+from yolo.darknet.classify import best_classes
+from yolo.darknet.info import describe_weights, table
+from yolo.darknet.zoo import ZOO
+from yolo.data import Preprocess, load_image
+from yolo.inference import with_preprocess
+
+log = logging.getLogger("yolo.darknet")
+
+
+def optional(path: str | None) -> Path | None:
+    """An option that may be null as a path."""
+    return None if path is None else Path(path)
+
+
+def needed(cfg: DictConfig, *keys: str) -> list[str]:
+    """The values of options that a task cannot do without."""
+    missing = [key for key in keys if cfg[key] is None]
+    if missing:
+        raise ValueError(f"{cfg.task} needs {', '.join(f'{key}=...' for key in missing)}")
+    return [cfg[key] for key in keys]
+
+
+def network(cfg: DictConfig) -> darknet.CfgDetector | darknet.CfgClassifier:
+    """What the cfg describes, filled from the weights if there are any."""
+    weights, description = optional(cfg.weights), optional(cfg.cfg)
+    if description is None:
+        (name,) = needed(cfg, "weights")
+        description = darknet.find_cfg(Path(name))
+    return darknet.import_network(description, weights, optional(cfg.names), cfg.cutoff)
+
+
+def import_(cfg: DictConfig) -> None:
+    """Darknet files to a checkpoint."""
+    (output,) = needed(cfg, "output")
+    if cfg.cfg is None and cfg.weights in ZOO and not Path(cfg.weights).exists():
+        model = load_model(cfg.weights, download=cfg.download)
+    else:
+        detector = network(cfg)
+        if not isinstance(detector, darknet.CfgDetector):
+            raise ValueError(f"{cfg.cfg or cfg.weights}: a classifier, which classify uses as it is")
+        if cfg.num_classes is not None:
+            detector = darknet.change_classes(detector, cfg.num_classes)
+        resize = "stretch" if detector.generation == "v1" else "letterbox"
+        preprocess = Preprocess(size=detector.input_size, resize=resize)
+        model = Model(detector.eval(), darknet.class_names(detector), preprocess)
+    options = cast("dict[str, object]", OmegaConf.to_container(cfg.preprocess))
+    save_model(with_preprocess(model, **options), Path(output))
+    log.info("%s: %d classes, %s", output, len(model.classes), model.preprocess)
+
+
+def export(cfg: DictConfig) -> None:
+    """A checkpoint to cfg, weights and names."""
+    weights, output = needed(cfg, "weights", "output")
+    model = load_model(weights, cfg.cfg, cfg.download)
+    detector = model.detector
+    header = detector.header if isinstance(detector, darknet.CfgDetector) else darknet.Header()
+    if cfg.seen is not None:
+        header = header._replace(seen=0).after(cfg.seen)
+    stem = cfg.stem or Path(weights).stem
+    paths = darknet.export_network(detector, model.classes, Path(output), stem, model.preprocess.size, header)
+    log.info("written %s", ", ".join(map(str, paths)))
+
+
+def info(cfg: DictConfig) -> None:
+    """The layers of a cfg, and whether a weights file fits it."""
+    (path,) = needed(cfg, "cfg")
+    plan = darknet.plan(darknet.parse_cfg(darknet.read_cfg(path), path))
+    sys.stdout.write("\n".join([table(plan), *plan.cfg.notes]) + "\n")
+    if cfg.weights is not None:
+        sys.stdout.write(describe_weights(plan, Path(cfg.weights), cfg.cutoff) + "\n")
+
+
+def classify(cfg: DictConfig) -> None:
+    """The likeliest names of a picture."""
+    (source,) = needed(cfg, "source")
+    classifier = network(cfg)
+    if not isinstance(classifier, darknet.CfgClassifier):
+        raise ValueError(f"{cfg.cfg or cfg.weights}: a detector; tools/predict.py finds objects with it")
+    for name, chance in best_classes(classifier, load_image(source), cfg.top):
+        sys.stdout.write(f"{chance:7.2%}  {name}\n")
+
+
+TASKS = {"import": import_, "export": export, "info": info, "classify": classify}
+
+
+@main("darknet")
+def tool(cfg: DictConfig) -> None:
+    """Read and write Darknet's .cfg and .weights files."""
+    if cfg.task not in TASKS:
+        raise ValueError(f"the first word is {', '.join(TASKS)}, got {cfg.task!r}")
+    TASKS[cfg.task](cfg)
+
+
+def verb_first(arguments: list[str]) -> list[str]:
+    """Hydra knows only options: the word that stands first becomes one."""
+    return [f"task={arguments[0]}", *arguments[1:]] if arguments and arguments[0] in TASKS else arguments
+
+
+if __name__ == "__main__":
+    sys.argv[1:] = verb_first(sys.argv[1:])
+    tool()
