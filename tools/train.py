@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytorch_lightning as pl
+import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig
@@ -57,8 +58,12 @@ def train(cfg: DictConfig) -> None:
         model, criterion, metric, build(cfg.optimizer), build(cfg.schedule), cfg.weight_decay,
         build(cfg.multiscale), cfg.seed, **cfg.suppression,
     )  # fmt: skip
+    on_gpu = torch.cuda.is_available() and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
+    settings = dict(cfg.trainer)
+    if settings["precision"] == "auto":
+        settings["precision"] = "16-mixed" if on_gpu else "32-true"
     trainer = instantiate(
-        cfg.trainer,
+        settings,
         callbacks=callbacks,
         logger=list(build(cfg.logger).values()),
         accumulate_grad_batches=_accumulate(cfg, data),
