@@ -19,7 +19,9 @@ if choice not in ("0", "1", "auto"):
     raise ValueError(f"YOLO_CUDA must be 0, 1 or auto, got {choice}")
 possible = bool(CUDA_HOME and torch.version.cuda)
 if choice == "1" and not possible:
-    raise RuntimeError(f"YOLO_CUDA=1 needs nvcc and a CUDA torch, got CUDA_HOME={CUDA_HOME}, torch {torch.__version__}")
+    raise RuntimeError(
+        f"YOLO_CUDA=1 needs nvcc and a CUDA torch, got CUDA_HOME={CUDA_HOME}, torch {torch.__version__}"
+    )
 with_cuda = possible if choice == "auto" else choice == "1"
 print(f"yolo: building {'CPU and CUDA' if with_cuda else 'CPU'} kernels (YOLO_CUDA={choice})")
 

@@ -43,7 +43,9 @@ class Model:
 def describe(model: Model) -> dict[str, Any]:
     """The content of the key ``yolo``: plain values only."""
     if model.detector.recipe is None:
-        raise ValueError("this detector was not built by a function of yolo.models or from a cfg: it has no recipe to save")
+        raise ValueError(
+            "this detector was not built by a function of yolo.models or from a cfg: it has no recipe to save"
+        )
     return {
         "format": FORMAT,
         "recipe": asdict(model.detector.recipe),
@@ -63,7 +65,10 @@ def save_model(model: Model, path: Path, weights: Mapping[str, Tensor] | None = 
     """Write ``model`` (or its description with other ``weights``, keys as in the detector) to ``path`` atomically."""
     state = model.detector.state_dict() if weights is None else weights
     write_atomically(
-        {"yolo": describe(model), "state_dict": {PREFIX + name: value.detach().cpu() for name, value in state.items()}},
+        {
+            "yolo": describe(model),
+            "state_dict": {PREFIX + name: value.detach().cpu() for name, value in state.items()},
+        },
         path,
     )
 
@@ -137,7 +142,11 @@ def _load_checkpoint(path: Path) -> Model:
     content = read(path)
     about = content["yolo"]
     detector = build(Recipe(**about["recipe"]))
-    state = {name.removeprefix(PREFIX): value for name, value in content["state_dict"].items() if name.startswith(PREFIX)}
+    state = {
+        name.removeprefix(PREFIX): value
+        for name, value in content["state_dict"].items()
+        if name.startswith(PREFIX)
+    }
     try:
         detector.load_state_dict(state)
     except RuntimeError as error:

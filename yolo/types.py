@@ -26,7 +26,7 @@ class Detections(NamedTuple):
     boxes: Tensor  # [N, K, 4] float32, pixels of the network input, best score first
     scores: Tensor  # [N, K] float32
     labels: Tensor  # [N, K] int64
-    count: Tensor  # [N] int64, rows in use
+    count: Tensor  # type: ignore[assignment]  # [N] int64, rows in use; hides tuple.count
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Truth:
     labels: NDArray[np.int64]  # [T]
     crowd: NDArray[np.bool_]  # [T], COCO's iscrowd: matched freely, never a miss, never trained on
     difficult: NDArray[np.bool_]  # [T], VOC's difficult: ignored by the VOC metric
-    area: NDArray[np.float32]  # [T], the area COCO's size classes use; the box area where nothing else is given
+    area: NDArray[np.float32]  # [T], what COCO's size classes go by; the box area where nothing else is given
 
 
 @dataclass(frozen=True)
@@ -83,5 +83,3 @@ class Batch(NamedTuple):
     images: Tensor  # [N, 3, H, W] uint8, RGB; the step turns it into 0 to 1 on the device
     targets: Targets
     meta: tuple[Meta, ...]
-
-

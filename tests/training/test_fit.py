@@ -13,7 +13,16 @@ from yolo.evaluate import evaluate
 from yolo.losses import build_loss
 from yolo.metrics import DetectionMetric
 from yolo.models import yolov1_tiny, yolov2_tiny
-from yolo.training import Checkpoints, DetectionData, DetectionModule, Ema, FreezeBackbone, MultiScale, cosine, freeze
+from yolo.training import (
+    Checkpoints,
+    DetectionData,
+    DetectionModule,
+    Ema,
+    FreezeBackbone,
+    MultiScale,
+    cosine,
+    freeze,
+)
 
 SIZE = (96, 96)
 
@@ -48,7 +57,9 @@ def fit(
 ) -> tuple[DetectionModule, pl.Trainer]:
     """One small run; everything that differs between tests is an argument."""
     pl.seed_everything(seed, verbose=False)
-    reader = functools.partial(read_digits, scenes, counts=(24, 8, 8), size=SIZE, digits=(1, 3), scale=(24, 48))
+    reader = functools.partial(
+        read_digits, scenes, counts=(24, 8, 8), size=SIZE, digits=(1, 3), scale=(24, 48)
+    )
     detector = detector() if detector else yolov2_tiny(num_classes=10, width=0.125)
     data = DetectionData(
         functools.partial(reader, split="train"),
@@ -113,7 +124,9 @@ def test_resumed_equals_uninterrupted_bit_for_bit(tmp_path: Path, scenes: Path, 
     assert same(weights(tmp_path / "whole" / "last.ckpt"), weights(tmp_path / "parts" / "last.ckpt"))
     assert whole["lr_schedulers"] == parts["lr_schedulers"]
     assert whole["ema_steps"] == parts["ema_steps"]
-    momenta = [[s["momentum_buffer"] for s in c["optimizer_states"][0]["state"].values()] for c in (whole, parts)]
+    momenta = [
+        [s["momentum_buffer"] for s in c["optimizer_states"][0]["state"].values()] for c in (whole, parts)
+    ]
     assert all(torch.equal(a, b) for a, b in zip(*momenta, strict=True))
 
 
@@ -188,4 +201,10 @@ def test_a_frozen_backbone_does_not_move_at_all(tmp_path: Path, scenes: Path) ->
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, scenes: Path) -> None:
     fit(tmp_path, scenes, epochs=1)
     with pytest.raises(ValueError, match="the checkpoint was trained with recipe="):
-        fit(tmp_path, scenes, epochs=1, resume=tmp_path / "last.ckpt", detector=lambda: yolov2_tiny(num_classes=10, width=0.25))
+        fit(
+            tmp_path,
+            scenes,
+            epochs=1,
+            resume=tmp_path / "last.ckpt",
+            detector=lambda: yolov2_tiny(num_classes=10, width=0.25),
+        )

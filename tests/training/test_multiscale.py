@@ -31,7 +31,11 @@ def test_a_draw_holds_for_whole_windows_and_changes_between_them() -> None:
 def test_boxes_follow_the_pixels() -> None:
     images = torch.zeros(1, 3, 64, 32)
     images[:, :, 16:32, 8:16] = 1.0
-    targets = Targets(torch.tensor([[8.0, 16.0, 16.0, 32.0]]), torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long))
+    targets = Targets(
+        torch.tensor([[8.0, 16.0, 16.0, 32.0]]),
+        torch.zeros(1, dtype=torch.long),
+        torch.zeros(1, dtype=torch.long),
+    )
     larger, moved = resize_batch(images, targets, (128, 96))
     assert moved.boxes.tolist() == [[24.0, 32.0, 48.0, 64.0]]
     x1, y1, x2, y2 = moved.boxes[0].int().tolist()

@@ -1,5 +1,7 @@
 """Rates by hand and the split of parameters."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
@@ -25,7 +27,7 @@ def test_cosine_warms_up_peaks_and_ends() -> None:
     assert found[9] == pytest.approx(2.0)
     assert found[10] == pytest.approx(2.0)
     assert found[-1] == pytest.approx(0.02, abs=2e-3)
-    assert all(later <= earlier for earlier, later in zip(found[10:], found[11:], strict=False))
+    assert all(later <= earlier for earlier, later in itertools.pairwise(found[10:]))
 
 
 def test_steps_multiplies_at_the_fractions_of_the_run() -> None:

@@ -77,13 +77,17 @@ class Ema(pl.Callback):
             self._swap(module)
             self._swapped = False
 
-    def on_save_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         if self.average:
             checkpoint["raw_state_dict"] = checkpoint["state_dict"]
             checkpoint["state_dict"] = self.average
             checkpoint["ema_steps"] = self.steps
 
-    def on_load_checkpoint(self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         if "ema_steps" in checkpoint:
             self.steps = checkpoint["ema_steps"]
             self.average = dict(checkpoint["averaged_state_dict"])
@@ -113,13 +117,22 @@ class Checkpoints(pl.Callback):
         self.best = state_dict["best"]
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if trainer.sanity_checking or not trainer.is_global_zero or self.monitor not in trainer.callback_metrics:
+        if (
+            trainer.sanity_checking
+            or not trainer.is_global_zero
+            or self.monitor not in trainer.callback_metrics
+        ):
             return
         score = float(trainer.callback_metrics[self.monitor])
         if math.isfinite(score) and score > self.best:
             self.best = score
             content = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
-            slim = {"yolo": content["yolo"], "state_dict": content["state_dict"], "epoch": trainer.current_epoch, "score": score}
+            slim = {
+                "yolo": content["yolo"],
+                "state_dict": content["state_dict"],
+                "epoch": trainer.current_epoch,
+                "score": score,
+            }
             write_atomically(slim, self.folder / "best.ckpt")
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -25,7 +25,14 @@ class ShardedSampler(Sampler[int]):
     """
 
     def __init__(self, length: int, shuffle: bool, seed: int, rank: int, world: int, chunk: int = 1) -> None:
-        self.length, self.shuffle, self.seed, self.rank, self.world, self.chunk = length, shuffle, seed, rank, world, chunk
+        self.length, self.shuffle, self.seed, self.rank, self.world, self.chunk = (
+            length,
+            shuffle,
+            seed,
+            rank,
+            world,
+            chunk,
+        )
         self.epoch = 0
         self.skip = 0  # batches of the current epoch that were already trained on before a resume
 
@@ -55,7 +62,13 @@ class EpochSampler(ShardedSampler):
     """
 
     def __init__(
-        self, dataset: DetectionDataset, seed: int, rank: int, world: int, chunk: int, plain_from: float = math.inf
+        self,
+        dataset: DetectionDataset,
+        seed: int,
+        rank: int,
+        world: int,
+        chunk: int,
+        plain_from: float = math.inf,
     ) -> None:
         super().__init__(len(dataset), True, seed, rank, world, chunk)
         self.dataset, self.plain_from = dataset, plain_from
@@ -119,9 +132,15 @@ class DetectionData(pl.LightningDataModule):
         """The data set of a split; only ``train`` is augmented."""
         if split not in self._datasets:
             records = self.annotated(split).records
-            store = None if self.cache == "none" else ImageStore(records, self.preprocess, self.cache, self.cache_dir)
+            store = (
+                None
+                if self.cache == "none"
+                else ImageStore(records, self.preprocess, self.cache, self.cache_dir)
+            )
             augment = self.augment if split == "train" else None
-            self._datasets[split] = DetectionDataset(records, self.preprocess, augment, self.seed, store=store)
+            self._datasets[split] = DetectionDataset(
+                records, self.preprocess, augment, self.seed, store=store
+            )
         return self._datasets[split]
 
     def setup(self, stage: str) -> None:
@@ -139,7 +158,7 @@ class DetectionData(pl.LightningDataModule):
         else:  # workers fetch as soon as the loader starts, so after a resume it must know where the run stands
             loop = trainer.fit_loop
             batches = loop.epoch_loop.batch_progress
-            sampler.set_epoch(loop.epoch_progress.current.processed)
+            sampler.set_epoch(loop.epoch_progress.current.processed)  # type: ignore[attr-defined]
             sampler.skip = 0 if batches.is_last_batch else batches.current.ready
         return self._loader(dataset, sampler, drop_last=len(sampler) >= self.batch_size)
 
@@ -158,11 +177,13 @@ class DetectionData(pl.LightningDataModule):
         dataset = self.dataset(split)
         trainer = self.trainer
         rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        return self._loader(dataset, ShardedSampler(len(dataset), False, self.seed, rank, world), drop_last=False)
+        return self._loader(
+            dataset, ShardedSampler(len(dataset), False, self.seed, rank, world), drop_last=False
+        )
 
     def _loader(self, dataset: DetectionDataset, sampler: Sampler[int], drop_last: bool) -> DataLoader[Batch]:
         return DataLoader(
-            dataset,
+            dataset,  # type: ignore[arg-type]  # collate makes a Batch of Items
             batch_size=self.batch_size,
             sampler=sampler,
             drop_last=drop_last,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -62,12 +63,14 @@ class DetectionModule(pl.LightningModule):
         self.optimizer, self.schedule, self.weight_decay = optimizer, schedule, weight_decay
         self.multiscale = multiscale if model.detector.fixed_size is None else None
         self.seed = seed
-        self.suppression = {
-            "score_threshold": score_threshold,
-            "iou_threshold": iou_threshold,
-            "max_detections": max_detections,
-            "multi_label": True,
-        }
+        self.suppress = partial(
+            detect,
+            specs=model.detector.specs,
+            score_threshold=score_threshold,
+            iou_threshold=iou_threshold,
+            max_detections=max_detections,
+            multi_label=True,
+        )
 
     def forward(self, images: Tensor) -> list[Tensor]:
         return self.detector(images)
@@ -92,14 +95,18 @@ class DetectionModule(pl.LightningModule):
         images = images.contiguous(memory_format=torch.channels_last)
         losses = self.criterion(self.detector(images), targets, (images.shape[2], images.shape[3]))
         total = torch.stack(list(losses.values())).sum()
-        logged = {f"train/{name}": value.detach() for name, value in losses.items()} | {"train/loss": total.detach()}
+        logged = {f"train/{name}": value.detach() for name, value in losses.items()} | {
+            "train/loss": total.detach()
+        }
         self.log_dict(logged, on_step=True, on_epoch=True, prog_bar=True, batch_size=len(batch.images))
         return total
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         images = to_float(batch.images).contiguous(memory_format=torch.channels_last)
-        detections = detect(self.detector(images), self.detector.specs, **self.suppression)
-        self.metric.update(to_found(detections, [m.placement for m in batch.meta]), [m.record for m in batch.meta])
+        detections = self.suppress(self.detector(images))
+        self.metric.update(
+            to_found(detections, [m.placement for m in batch.meta]), [m.record for m in batch.meta]
+        )
 
     def on_validation_epoch_end(self) -> None:
         scores = scalars(self.metric.compute())
@@ -110,7 +117,10 @@ class DetectionModule(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(parameter_groups(self.detector, self.weight_decay))
         schedule = self.schedule(optimizer, self._total_steps())
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step", "name": "lr"}}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step", "name": "lr"},
+        }
 
     def _total_steps(self) -> int:
         """Optimiser steps of the whole run.

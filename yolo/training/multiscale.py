@@ -36,7 +36,9 @@ class MultiScale:
         lengths = range(min(lowest, longest), max(highest, longest) + 1, stride)
         return [_scaled(size, length / longest, stride) for length in lengths]
 
-    def draw(self, size: tuple[int, int], stride: int, accumulate: int, seed: int, epoch: int, batch: int) -> tuple[int, int]:
+    def draw(
+        self, size: tuple[int, int], stride: int, accumulate: int, seed: int, epoch: int, batch: int
+    ) -> tuple[int, int]:
         """Height and width for one batch of one epoch."""
         window = -(-self.every // accumulate) * accumulate
         return random.Random(f"{seed} {epoch} {batch // window}").choice(self.sizes(size, stride))

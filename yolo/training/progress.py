@@ -20,7 +20,11 @@ class Progress(TQDMProgressBar):
 
     def get_metrics(self, trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, Any]:
         shown = super().get_metrics(trainer, module)
-        return {name.removeprefix("train/").removesuffix("_step"): value for name, value in shown.items() if name != "v_num"}
+        return {
+            name.removeprefix("train/").removesuffix("_step"): value
+            for name, value in shown.items()
+            if name != "v_num"
+        }
 
 
 class EpochLine(pl.Callback):
@@ -52,7 +56,11 @@ class EpochLine(pl.Callback):
             for name, value in found.items()
             if name.startswith("train/") and not name.endswith(("_step", "_epoch"))
         )
-        scores = " ".join(f"{name.removeprefix('val/')} {value:.4f}" for name, value in found.items() if name.startswith("val/"))
+        scores = " ".join(
+            f"{name.removeprefix('val/')} {value:.4f}"
+            for name, value in found.items()
+            if name.startswith("val/")
+        )
         done = trainer.current_epoch + 1
         passed = time.monotonic() - self._began
         left = passed / (done - self._first_epoch) * ((trainer.max_epochs or done) - done)

@@ -38,7 +38,9 @@ def cosine(
 
     def rate(step: int) -> float:
         progress = min(max(step - warmup_steps, 0) / max(total_steps - warmup_steps, 1), 1.0)
-        return _warmup(step, warmup_steps, power) * (final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress)))
+        return _warmup(step, warmup_steps, power) * (
+            final + (1 - final) * 0.5 * (1 + math.cos(math.pi * progress))
+        )
 
     return LambdaLR(optimizer, rate)
 

@@ -27,12 +27,20 @@ class Row:
 def _parts(detector: Detector) -> list[tuple[str, nn.Module]]:
     """The children of backbone and head, by their names in the state dict."""
     halves = {"backbone": detector.backbone, "head": detector.head}
-    return [(f"{half}.{name}", child) for half, module in halves.items() for name, child in module.named_children()]
+    return [
+        (f"{half}.{name}", child)
+        for half, module in halves.items()
+        for name, child in module.named_children()
+    ]
 
 
 def _by_name(source: Detector, target: Detector) -> dict[str, Tensor]:
     theirs, ours = source.state_dict(), target.state_dict()
-    return {name: theirs[name] for name, value in ours.items() if name in theirs and theirs[name].shape == value.shape}
+    return {
+        name: theirs[name]
+        for name, value in ours.items()
+        if name in theirs and theirs[name].shape == value.shape
+    }
 
 
 def _by_order(source: Detector, target: Detector) -> dict[str, Tensor]:
@@ -50,7 +58,9 @@ def _by_order(source: Detector, target: Detector) -> dict[str, Tensor]:
     return found
 
 
-def transfer(source: Detector, target: Detector, mode: Mode = "finetune") -> tuple[list[Row], list[nn.Module]]:
+def transfer(
+    source: Detector, target: Detector, mode: Mode = "finetune"
+) -> tuple[list[Row], list[nn.Module]]:
     """Copy every weight of ``source`` that has a place in ``target`` and freeze what ``mode`` says.
 
     Args:
@@ -65,7 +75,9 @@ def transfer(source: Detector, target: Detector, mode: Mode = "finetune") -> tup
     """
     if mode not in ("finetune", "freeze_backbone", "head_only"):
         raise ValueError(f"transfer={mode}: it is finetune, freeze_backbone or head_only")
-    same = source.recipe is not None and target.recipe is not None and source.recipe.name == target.recipe.name
+    same = (
+        source.recipe is not None and target.recipe is not None and source.recipe.name == target.recipe.name
+    )
     taken = _by_name(source, target) if same else _by_order(source, target)
     if not taken:
         raise ValueError("none of the weights fits this model: it is another architecture")
@@ -81,12 +93,12 @@ def freeze(detector: Detector, mode: Mode) -> list[nn.Module]:
     """Take the gradient from what ``mode`` freezes; return the modules without any trainable weight."""
     if mode == "finetune":
         return []
-    kept = {id(p) for part in detector.head.predictors for p in part.parameters()}
+    kept = {id(p) for part in detector.predictors for p in part.parameters()}
     parts = [detector.backbone] if mode == "freeze_backbone" else [detector.backbone, detector.head]
     for part in parts:
         for parameter in part.parameters():
             parameter.requires_grad_(id(parameter) in kept)
-    predictors = {id(m) for part in detector.head.predictors for m in part.modules()}
+    predictors = {id(m) for part in detector.predictors for m in part.modules()}
     return [
         module
         for part in parts
@@ -99,7 +111,11 @@ def table(detector: Detector, taken: dict[str, Tensor], frozen: list[nn.Module])
     """Count per child of backbone and head what was loaded, skipped and frozen."""
     rows = []
     for part, module in _parts(detector):
-        values = {f"{part}.{name}": value for name, value in module.state_dict().items() if value.is_floating_point()}
+        values = {
+            f"{part}.{name}": value
+            for name, value in module.state_dict().items()
+            if value.is_floating_point()
+        }
         loaded = sum(value.numel() for name, value in values.items() if name in taken)
         total = sum(value.numel() for value in values.values())
         still = sum(p.numel() for p in module.parameters() if not p.requires_grad)
@@ -112,6 +128,8 @@ def show(rows: list[Row]) -> None:
     grid = Table("part", "loaded", "skipped", "frozen", title="weights")
     for row in rows:
         grid.add_row(row.part, f"{row.loaded:,}", f"{row.skipped:,}", f"{row.frozen:,}")
-    loaded, skipped, frozen = (sum(column) for column in zip(*[(r.loaded, r.skipped, r.frozen) for r in rows], strict=True))
+    loaded, skipped, frozen = (
+        sum(column) for column in zip(*[(r.loaded, r.skipped, r.frozen) for r in rows], strict=True)
+    )
     grid.add_row("all", f"{loaded:,}", f"{skipped:,}", f"{frozen:,}")
     Console().print(grid)
