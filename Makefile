@@ -14,10 +14,13 @@ $(BIN)/.installed: pyproject.toml setup.py $(wildcard csrc/*.h csrc/*.cpp csrc/c
 	$(BIN)/python -m pip install -q --no-build-isolation -e ".[dev,export]"
 	touch $@
 
+# Threads that wait their turn without spinning: on two cores the loader needs one of them.
+export OMP_WAIT_POLICY ?= passive
+
 demo: $(BIN)/.installed
 	$(BIN)/python tools/train.py experiment=demo hydra.run.dir=runs/demo/train
-	$(BIN)/python tools/val.py weights=runs/demo/train/best.ckpt data=digits split=test hydra.run.dir=runs/demo/val
-	$(BIN)/python tools/predict.py weights=runs/demo/train/best.ckpt source=.cache/digits/test hydra.run.dir=runs/demo/predict
+	$(BIN)/python tools/val.py weights=runs/demo/train/best.ckpt data=digits split=test data.cache_dir=.cache draw=8 hydra.run.dir=runs/demo/val
+	$(BIN)/python tools/predict.py weights=runs/demo/train/best.ckpt source="'.cache/digits-v2-*/test/*0.png'" hydra.run.dir=runs/demo/predict
 	@echo "checkpoint: runs/demo/train/best.ckpt"
 	@echo "metrics:    runs/demo/val/metrics.json"
 	@echo "pictures:   runs/demo/predict/"

@@ -5,6 +5,7 @@ this machine have CUDA. Without any compiler the package still works: every oper
 """
 
 import os
+import shutil
 from pathlib import Path
 
 import torch
@@ -17,13 +18,17 @@ STABLE_ABI = "-DTORCH_TARGET_VERSION=0x020a000000000000"  # runs on every libtor
 choice = os.environ.get("YOLO_CUDA", "auto")
 if choice not in ("0", "1", "auto"):
     raise ValueError(f"YOLO_CUDA must be 0, 1 or auto, got {choice}")
-possible = bool(CUDA_HOME and torch.version.cuda)
+# A wrapper script named nvcc can lead torch to a folder without a toolkit; set CUDA_HOME there.
+toolkit = CUDA_HOME is not None and (Path(CUDA_HOME) / "include" / "cuda_runtime.h").is_file()
+possible = bool(toolkit and torch.version.cuda)
 if choice == "1" and not possible:
     raise RuntimeError(
         f"YOLO_CUDA=1 needs nvcc and a CUDA torch, got CUDA_HOME={CUDA_HOME}, torch {torch.__version__}"
     )
 with_cuda = possible if choice == "auto" else choice == "1"
-print(f"yolo: building {'CPU and CUDA' if with_cuda else 'CPU'} kernels (YOLO_CUDA={choice})")
+compiler = with_cuda or shutil.which(os.environ.get("CXX", "c++")) is not None
+built = ("CPU and CUDA" if with_cuda else "CPU") if compiler else "no"
+print(f"yolo: building {built} kernels (YOLO_CUDA={choice})")
 
 # Sums and products stay separate operations, so that CPU, CUDA and PyTorch agree on which boxes overlap.
 EXACT = {"cxx": "-ffp-contract=off", "nvcc": "-fmad=false"}
@@ -39,7 +44,7 @@ extension = (CUDAExtension if with_cuda else CppExtension)(
     },
 )
 setup(
-    ext_modules=[extension],
+    ext_modules=[extension] if compiler else [],
     cmdclass={"build_ext": BuildExtension},
     options={"bdist_wheel": {"py_limited_api": "cp311"}},
 )
