@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
+from yolo.anchors import same_anchors
 from yolo.models import darknet_layers
 from yolo.models.detector import Detector
 
@@ -79,6 +80,12 @@ def transfer(
         source.recipe is not None and target.recipe is not None and source.recipe.name == target.recipe.name
     )
     taken = _by_name(source, target) if same else _by_order(source, target)
+    if not same_anchors(
+        source.specs, target.specs
+    ):  # other anchors: trained box outputs would mean other sizes
+        names = {id(part): name for name, part in target.named_modules()}
+        fresh = tuple(f"{names[id(part)]}." for part in target.predictors)
+        taken = {name: value for name, value in taken.items() if not name.startswith(fresh)}
     if not taken:
         raise ValueError("none of the weights fits this model: it is another architecture")
     with torch.no_grad():

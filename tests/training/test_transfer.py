@@ -1,0 +1,62 @@
+"""What is taken from trained weights, what is not, and what is frozen."""
+
+import pytest
+import torch
+
+from yolo.models import yolov2_tiny, yolov3_tiny
+from yolo.training import freeze, transfer
+
+ANCHORS = [[float(10 * i), float(12 * i)] for i in range(1, 7)]
+
+
+def test_the_same_model_takes_everything() -> None:
+    source, target = (yolov3_tiny(num_classes=3, width=0.125) for _ in range(2))
+    rows, frozen = transfer(source, target)
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(source.state_dict().values(), target.state_dict().values(), strict=True)
+    )
+    assert sum(row.skipped for row in rows) == 0
+    assert sum(row.loaded for row in rows) > 0
+    assert frozen == []
+
+
+def test_another_class_count_keeps_fresh_predictors_and_says_how_many() -> None:
+    source, target = yolov3_tiny(num_classes=80, width=0.125), yolov3_tiny(num_classes=3, width=0.125)
+    before = [p.weight.clone() for p in target.predictors]
+    rows, _ = transfer(source, target)
+    assert all(torch.equal(p.weight, b) for p, b in zip(target.predictors, before, strict=True))
+    skipped = sum(p.weight.numel() + p.bias.numel() for p in target.predictors)
+    assert sum(row.skipped for row in rows) == skipped
+
+
+def test_other_anchors_keep_fresh_predictors_although_the_shapes_fit() -> None:
+    source = yolov3_tiny(num_classes=3, width=0.125)
+    target = yolov3_tiny(num_classes=3, width=0.125, anchors=ANCHORS)
+    before = [p.weight.clone() for p in target.predictors]
+    transfer(source, target)
+    assert all(torch.equal(p.weight, b) for p, b in zip(target.predictors, before, strict=True))
+    assert torch.equal(next(iter(source.backbone.parameters())), next(iter(target.backbone.parameters())))
+
+
+def test_another_architecture_lends_what_pairs_in_order() -> None:
+    source, target = yolov2_tiny(num_classes=3, width=0.125), yolov3_tiny(num_classes=3, width=0.125)
+    transfer(source, target)  # both start with the same seven convolutions
+    assert torch.equal(next(iter(source.backbone.parameters())), next(iter(target.backbone.parameters())))
+
+
+@pytest.mark.parametrize("mode", ["freeze_backbone", "head_only"])
+def test_what_is_frozen(mode: str) -> None:
+    detector = yolov3_tiny(num_classes=3, width=0.125)
+    norms = freeze(detector, mode)
+    predictors = {id(p) for part in detector.predictors for p in part.parameters()}
+    backbone = {id(p) for p in detector.backbone.parameters()}
+    for parameter in detector.parameters():
+        expected = id(parameter) in predictors if mode == "head_only" else id(parameter) not in backbone
+        assert parameter.requires_grad is expected
+    assert norms
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(ValueError, match="finetune, freeze_backbone or head_only"):
+        transfer(yolov3_tiny(width=0.125), yolov3_tiny(width=0.125), "some")  # type: ignore[arg-type]
