@@ -5,6 +5,9 @@ BIN := $(VENV)/bin
 # The torch that is installed when none is there yet; any torch from 2.10 will do.
 TORCH ?= torch==2.14.1 torchvision==0.29.1
 
+# What `make test` runs; TESTS="" runs everything, also what is slow or needs a GPU.
+TESTS ?= -m "not slow and not gpu"
+
 .PHONY: demo test lint clean
 
 $(BIN)/.installed: pyproject.toml setup.py $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/*.cpp csrc/cuda/*.cu)
