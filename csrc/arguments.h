@@ -29,10 +29,20 @@ inline Tensor readable(const Tensor& x, bool grid) {
 }
 
 // The tensors in `logits` are replaced where they had to be copied, and must outlive the result.
-inline Heads make_heads(Tensors& logits, const std::vector<int64_t>& layout, const std::vector<double>& numbers) {
-  STD_TORCH_CHECK(!logits.empty() && logits.size() <= kMaxHeads && layout.size() == kLayoutInts * logits.size(),
-                  "got ", logits.size(), " head outputs and ", layout.size(), " layout numbers; wanted 1 to ",
-                  kMaxHeads, " outputs with ", kLayoutInts, " numbers each");
+inline Heads make_heads(Tensors& logits,
+                        const std::vector<int64_t>& layout,
+                        const std::vector<double>& numbers) {
+  STD_TORCH_CHECK(
+      !logits.empty() && logits.size() <= kMaxHeads && layout.size() == kLayoutInts * logits.size(),
+      "got ",
+      logits.size(),
+      " head outputs and ",
+      layout.size(),
+      " layout numbers; wanted 1 to ",
+      kMaxHeads,
+      " outputs with ",
+      kLayoutInts,
+      " numbers each");
   Heads heads{};
   heads.images = static_cast<int>(logits[0].size(0));
   heads.classes = static_cast<int>(layout[1]);
@@ -45,14 +55,30 @@ inline Heads make_heads(Tensors& logits, const std::vector<int64_t>& layout, con
     const int64_t boxes = row[2], side = row[3];
     const int64_t channels = grid ? side * side * (5 * boxes + row[1]) : boxes * (5 + row[1]);
     Tensor& x = logits[i];
-    STD_TORCH_CHECK(row[0] >= kGrid && row[0] <= kYolo && row[1] == heads.classes && row[1] > 0 && boxes > 0 &&
-                        boxes <= kMaxBoxes,
-                    "head ", i, ": wanted a kind of 0 to 2, the classes of head 0 and 1 to ", kMaxBoxes,
-                    " boxes a cell, got ", row[0], ", ", row[1], " and ", boxes);
+    STD_TORCH_CHECK(row[0] >= kGrid && row[0] <= kYolo && row[1] == heads.classes && row[1] > 0 &&
+                        boxes > 0 && boxes <= kMaxBoxes,
+                    "head ",
+                    i,
+                    ": wanted a kind of 0 to 2, the classes of head 0 and 1 to ",
+                    kMaxBoxes,
+                    " boxes a cell, got ",
+                    row[0],
+                    ", ",
+                    row[1],
+                    " and ",
+                    boxes);
     STD_TORCH_CHECK(x.dim() == (grid ? 2 : 4) && x.size(1) == channels && x.size(0) == heads.images,
-                    "head ", i, ": wanted ", heads.images, " images of ", channels, " channels");
+                    "head ",
+                    i,
+                    ": wanted ",
+                    heads.images,
+                    " images of ",
+                    channels,
+                    " channels");
     STD_TORCH_CHECK(x.scalar_type() == logits[0].scalar_type() && x.device() == logits[0].device(),
-                    "head ", i, ": wanted the type and device of head 0");
+                    "head ",
+                    i,
+                    ": wanted the type and device of head 0");
     x = readable(x, grid);
     Head& head = heads.head[i];
     const size_t priors = grid ? 0 : 2 * static_cast<size_t>(boxes);
@@ -110,15 +136,19 @@ inline Rows first_rows(const Detections& result) {
 }
 
 YOLO_HD Rows rows_of(const Rows& first, int64_t image, int64_t limit) {
-  return {first.boxes + image * limit, first.scores + image * limit, first.labels + image * limit,
+  return {first.boxes + image * limit,
+          first.scores + image * limit,
+          first.labels + image * limit,
           first.count + image};
 }
 
 inline void check_limits(double iou_threshold, int64_t max_detections) {
-  STD_TORCH_CHECK(iou_threshold >= 0.0 && iou_threshold <= 1.0, "iou_threshold must lie between 0 and 1, got ",
+  STD_TORCH_CHECK(iou_threshold >= 0.0 && iou_threshold <= 1.0,
+                  "iou_threshold must lie between 0 and 1, got ",
                   iou_threshold);
   STD_TORCH_CHECK(max_detections >= 1 && max_detections <= std::numeric_limits<int32_t>::max(),
-                  "max_detections must be at least 1, got ", max_detections);
+                  "max_detections must be at least 1, got ",
+                  max_detections);
 }
 
 inline void check_boxes(const Tensor& boxes, const Tensor& scores, const Tensor& labels) {
@@ -126,7 +156,11 @@ inline void check_boxes(const Tensor& boxes, const Tensor& scores, const Tensor&
                   "boxes must be [N, M, 4], scores and labels [N, M]");
   STD_TORCH_CHECK(scores.size(0) == boxes.size(0) && scores.size(1) == boxes.size(1) &&
                       labels.size(0) == boxes.size(0) && labels.size(1) == boxes.size(1),
-                  "scores and labels must be [", boxes.size(0), ", ", boxes.size(1), "] like boxes");
+                  "scores and labels must be [",
+                  boxes.size(0),
+                  ", ",
+                  boxes.size(1),
+                  "] like boxes");
   STD_TORCH_CHECK(boxes.scalar_type() == ScalarType::Float && scores.scalar_type() == ScalarType::Float &&
                       labels.scalar_type() == ScalarType::Long,
                   "boxes and scores must be float32 and labels int64");

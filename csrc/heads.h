@@ -37,15 +37,20 @@ YOLO_HD View view(const Head& head, int classes, int64_t image, int local) {
   const int64_t base = image * head.image_stride;
   if (head.kind == kGrid) {
     const int64_t cell = local / head.boxes;
-    return {base + static_cast<int64_t>(head.cells) * (classes + head.boxes) + 4 * static_cast<int64_t>(local),
-            base + static_cast<int64_t>(head.cells) * classes + local,
-            base + cell * classes,
-            1,
-            1};
+    return {
+        base + static_cast<int64_t>(head.cells) * (classes + head.boxes) + 4 * static_cast<int64_t>(local),
+        base + static_cast<int64_t>(head.cells) * classes + local,
+        base + cell * classes,
+        1,
+        1};
   }
   const int64_t at = base + (local / head.cells) * (5 + classes) * head.channel_stride +
                      (local % head.cells) * head.cell_stride;
-  return {at, at + 4 * head.channel_stride, at + 5 * head.channel_stride, head.channel_stride, head.channel_stride};
+  return {at,
+          at + 4 * head.channel_stride,
+          at + 5 * head.channel_stride,
+          head.channel_stride,
+          head.channel_stride};
 }
 
 YOLO_HD bool is_logistic(const Head& head) { return head.kind != kGrid && !head.squared; }

@@ -9,7 +9,7 @@
 namespace yolo {
 namespace {
 
-constexpr int kBlock = 64;   // predictions a task decodes
+constexpr int kBlock = 64;    // predictions a task decodes
 constexpr int kClasses = 32;  // classes transposed at a time
 
 // Class probabilities of `n` predictions, `table[c * kBlock + i]`, from raw values.
@@ -44,7 +44,8 @@ void activate(const Head& head, int classes, int n, float* table) {
 }
 
 template <typename T>
-void decode_block(const Heads& heads, const Head& head, int64_t image, int begin, int n, Box* boxes, float* scores) {
+void decode_block(
+    const Heads& heads, const Head& head, int64_t image, int begin, int n, Box* boxes, float* scores) {
   const T* data = static_cast<const T*>(head.data);
   const int classes = heads.classes;
   float confidence[kBlock] = {};
@@ -81,7 +82,9 @@ void decode_block(const Heads& heads, const Head& head, int64_t image, int begin
   }
 }
 
-std::tuple<Tensor, Tensor> decode_cpu(Tensors logits, std::vector<int64_t> layout, std::vector<double> numbers) {
+std::tuple<Tensor, Tensor> decode_cpu(Tensors logits,
+                                      std::vector<int64_t> layout,
+                                      std::vector<double> numbers) {
   const Heads heads = make_heads(logits, layout, numbers);
   const int64_t images = heads.images, total = heads.total, classes = heads.classes;
   Tensor boxes = torch::stable::new_empty(logits[0], {images, total, 4}, ScalarType::Float);

@@ -31,7 +31,8 @@ class Collector {
 
   void run(int64_t image, int begin, int end) {
     while (begin < end) {  // one anchor at a time: its objectness values lie evenly spaced
-      const int stop = head_.kind == kGrid ? begin + 1 : std::min(end, (begin / head_.cells + 1) * head_.cells);
+      const int stop =
+          head_.kind == kGrid ? begin + 1 : std::min(end, (begin / head_.cells + 1) * head_.cells);
       const View at = view(head_, heads_.classes, image, begin);
       for (int64_t i = 0; begin < stop; ++begin, ++i) {
         const float raw = static_cast<float>(data_[at.objectness + i * head_.cell_stride]);
@@ -42,7 +43,8 @@ class Collector {
         if (is_logistic(head_) && !(objectness_value > threshold_)) {
           continue;
         }
-        classes(data_ + at.classes + i * head_.cell_stride, at.class_step, objectness_value, head_.first + begin);
+        classes(
+            data_ + at.classes + i * head_.cell_stride, at.class_step, objectness_value, head_.first + begin);
       }
     }
   }
@@ -61,7 +63,8 @@ class Collector {
         sum += std::exp(static_cast<float>(raw[c * step]) - highest);
       }
     }
-    const bool rising = (softmax || is_logistic(head_)) && objectness_value > 0.0f;  // higher values score higher
+    const bool rising =
+        (softmax || is_logistic(head_)) && objectness_value > 0.0f;  // higher values score higher
     const float bar = is_logistic(head_) && !softmax ? logit_floor(threshold_ / objectness_value)
                                                      : -std::numeric_limits<float>::infinity();
     float best = threshold_, best_raw = -std::numeric_limits<float>::infinity();

@@ -1,5 +1,5 @@
-// Exponential and logistic over arrays, written so that the compiler vectorises them; about one unit in the last
-// place. Arguments are clamped to where float32 has normal results; a NaN stays a NaN.
+// Exponential and logistic over arrays, written so that the compiler vectorises them; about one unit in the
+// last place. Arguments are clamped to where float32 has normal results; a NaN stays a NaN.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,9 @@
-// yolo::detect on CUDA: clear the counters, collect candidates with the whole device, suppress with a block an image.
+// yolo::detect on CUDA: clear the counters, collect candidates with the whole device, suppress with a block
+// an image.
 //
-// Candidates of an image go into a list of fixed length. When they do not fit, which takes an evaluation threshold,
-// the block of that image reads the logits again instead of the list: slower, as exact, no more memory.
+// Candidates of an image go into a list of fixed length. When they do not fit, which takes an evaluation
+// threshold, the block of that image reads the logits again instead of the list: slower, as exact, no more
+// memory.
 #include <algorithm>
 
 #include "launch.cuh"
@@ -42,11 +44,8 @@ struct Append {
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kCollectThreads) collect_kernel(const __grid_constant__ Heads heads,
-                                                                  const List list,
-                                                                  float threshold,
-                                                                  bool multi_label,
-                                                                  int tiles) {
+__global__ void __launch_bounds__(kCollectThreads) collect_kernel(
+    const __grid_constant__ Heads heads, const List list, float threshold, bool multi_label, int tiles) {
   const int64_t warp = (static_cast<int64_t>(blockIdx.x) * kCollectThreads + threadIdx.x) / 32;
   const int image = static_cast<int>(warp / tiles);
   if (image >= heads.images) {

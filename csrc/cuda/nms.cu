@@ -63,8 +63,10 @@ Detections nms_cuda(const Tensor& boxes,
                            static_cast<int>(max_detections),
                            first_rows(result),
                            static_cast<int*>(next.mutable_data_ptr())};
-  STD_CUDA_CHECK(cudaFuncSetAttribute(nms_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)));
-  nms_kernel<<<static_cast<unsigned>(images), kThreads, sizeof(Shared), current_stream(boxes)>>>(source, options);
+  STD_CUDA_CHECK(
+      cudaFuncSetAttribute(nms_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Shared)));
+  nms_kernel<<<static_cast<unsigned>(images), kThreads, sizeof(Shared), current_stream(boxes)>>>(source,
+                                                                                                 options);
   STD_CUDA_KERNEL_LAUNCH_CHECK();
   return result;
 }

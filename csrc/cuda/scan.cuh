@@ -49,7 +49,8 @@ struct Best {
   }
 };
 
-// Calls use(c, x) for every class of this lane's prediction, the same c in all lanes; x is -inf in idle lanes.
+// Calls use(c, x) for every class of this lane's prediction, the same c in all lanes; x is -inf in idle
+// lanes.
 template <typename T, typename Use>
 __device__ void each_class(const T* data, int64_t at, int64_t step, int classes, bool open, Use&& use) {
   for (int from = 0; from < classes; from += kInFlight) {
@@ -168,7 +169,8 @@ __device__ void scan_by_warp(const T* data,
     for (int c = lane; c < classes; c += 32) {
       best.offer(activation, load(row, c * step), c);
     }
-    const uint64_t key = warp_max(best.label < 0 ? 0 : make_key(best.score, static_cast<uint32_t>(best.label)));
+    const uint64_t key =
+        warp_max(best.label < 0 ? 0 : make_key(best.score, static_cast<uint32_t>(best.label)));
     winner = lane == source ? key : winner;
   }
   if (!multi_label) {
@@ -176,8 +178,8 @@ __device__ void scan_by_warp(const T* data,
   }
 }
 
-// The 32 predictions from `begin` on of one head, in one image. `emit(valid, score, index)` is called by the whole
-// warp at once; the index is prediction * classes + class.
+// The 32 predictions from `begin` on of one head, in one image. `emit(valid, score, index)` is called by the
+// whole warp at once; the index is prediction * classes + class.
 template <typename T, typename Emit>
 __device__ void scan_tile(const Heads& heads,
                           const Head& head,
@@ -222,12 +224,8 @@ YOLO_HD int count_tiles(const Heads& heads) {
 }
 
 template <typename T, typename Emit>
-__device__ void scan_numbered_tile(const Heads& heads,
-                                   int image,
-                                   int tile,
-                                   float threshold,
-                                   bool multi_label,
-                                   Emit& emit) {
+__device__ void scan_numbered_tile(
+    const Heads& heads, int image, int tile, float threshold, bool multi_label, Emit& emit) {
   int at = 0;
   for (; at + 1 < heads.heads; ++at) {
     const int tiles = (heads.head[at].count + 31) / 32;

@@ -1,12 +1,13 @@
-// Greedy suppression of one image by one block: exact, deterministic, in fixed memory for any number of candidates.
+// Greedy suppression of one image by one block: exact, deterministic, in fixed memory for any number of
+// candidates.
 //
-// Candidates are taken in batches, best first. A batch is found by histograms over the range of keys that is left
-// (a radix select) unless everything left fits; it is sorted in shared memory and goes through in chunks: a
-// candidate of a chunk is first tested against the boxes kept before, then the chunk's survivors against each other.
-// It ends when enough boxes are kept, which is usually in the first batch.
+// Candidates are taken in batches, best first. A batch is found by histograms over the range of keys that is
+// left (a radix select) unless everything left fits; it is sorted in shared memory and goes through in
+// chunks: a candidate of a chunk is first tested against the boxes kept before, then the chunk's survivors
+// against each other. It ends when enough boxes are kept, which is usually in the first batch.
 //
-// A Source offers  total(): how many candidates, or -1 for not counted;  each(use): calls use(valid, key) for all of
-// them, every thread of the block taking part;  box(index);  label(index).
+// A Source offers  total(): how many candidates, or -1 for not counted;  each(use): calls use(valid, key) for
+// all of them, every thread of the block taking part;  box(index);  label(index).
 #pragma once
 
 #include "../arguments.h"
@@ -30,14 +31,14 @@ struct Shared {
   int64_t labels[kThreads];
   float areas[kThreads];
   float scores[kThreads];
-  unsigned suppressors[kGroup * (kWords + 1)];  // bit i of row j: i is better than j and overlaps it; one word of padding
+  unsigned suppressors[kGroup * (kWords + 1)];  // bit i of row j: i suppresses j; a word of padding a row
   unsigned alive[2][kWords];
   int chains[kChains];  // newest kept box of the labels that share a chain
   unsigned per_warp[32];
   uint64_t extremes[2];
   unsigned counter, found, found_count;
-  int changed;
 };
+static_assert(sizeof(Shared) <= 64 * 1024, "more shared memory than a block of sm_75 has");
 
 struct Options {
   float iou_threshold;
@@ -69,7 +70,8 @@ __device__ inline unsigned exclusive_sum(Shared& s, unsigned value, unsigned& al
   return before + running - value;
 }
 
-// Bitonic, downwards; `size` is a power of two of at least 64. Pairs up to 32 apart stay within a warp's 64 keys.
+// Bitonic, downwards; `size` is a power of two of at least 64. Pairs up to 32 apart stay within a warp's 64
+// keys.
 __device__ inline void sort_keys(uint64_t* keys, int size) {
   for (int width = 2; width <= size; width *= 2) {
     for (int apart = width / 2; apart > 0; apart /= 2) {
@@ -132,7 +134,8 @@ __device__ uint64_t find_cut(Shared& s, const Source& source, const Range& range
   uint64_t bottom = range.bottom, top = range.top;
   unsigned taken = 0;
   while (true) {
-    const int bits = 64 - __clzll(static_cast<long long>(top - bottom - 1));  // bins of 2^shift keys cover the range
+    const int bits =
+        64 - __clzll(static_cast<long long>(top - bottom - 1));  // bins of 2^shift keys cover the range
     const int shift = bits > 11 ? bits - 11 : 0;
     static_assert(kBins == 1 << 11 && kBins == 2 * kThreads, "two bins a thread");
     s.bins[threadIdx.x] = 0;
@@ -226,7 +229,8 @@ __device__ inline bool is_suppressed(const Shared& s,
   return false;
 }
 
-// Survivors [from, from + count) of the chunk against each other, then into the result. Returns the kept boxes.
+// Survivors [from, from + count) of the chunk against each other, then into the result. Returns the kept
+// boxes.
 __device__ inline int keep_group(Shared& s,
                                  const Options& options,
                                  const Rows& rows,
