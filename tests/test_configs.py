@@ -12,7 +12,7 @@ from yolo.models.detector import Detector
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 FILES = sorted(CONFIGS.rglob("*.yaml"))
-TRUSTED = ("yolo.", "torch.", "torchvision.", "torchmetrics.", "pytorch_lightning.")
+TRUSTED = ("yolo.", "torch.", "torchvision.", "torchmetrics.", "pytorch_lightning.", "albumentations.")
 MODELS = sorted(p.stem for p in CONFIGS.glob("model/*.yaml"))
 DATA = sorted(p.stem for p in CONFIGS.glob("data/*.yaml") if p.stem != "base")
 EXPERIMENTS = sorted(p.stem for p in CONFIGS.glob("experiment/*.yaml"))
