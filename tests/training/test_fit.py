@@ -156,10 +156,25 @@ def test_the_checkpoint_is_the_average_and_scores_as_the_run_did(tmp_path: Path,
 
     model = load_model(tmp_path / "last.ckpt")
     annotated = trainer.datamodule.annotated("val")
-    report, _, _ = evaluate(
-        model, annotated, score_threshold=0.005, nms=0.45, kept=300, batch_size=3, workers=0, device="cpu"
-    )
+    scored = {
+        "score_threshold": 0.005,
+        "nms": 0.45,
+        "kept": 300,
+        "batch_size": 3,
+        "workers": 0,
+        "device": "cpu",
+    }
+    report, _, _ = evaluate(model, annotated, **scored)
     assert report["map50"] == pytest.approx(float(trainer.callback_metrics["val/map50"]), abs=1e-6)
+
+
+def test_the_best_checkpoint_is_the_average_of_its_epoch(tmp_path: Path, scenes: Path) -> None:
+    """After one epoch best and last are the same weights, and they are the average, not the raw ones."""
+    fit(tmp_path, scenes, epochs=1)
+    best, last = (torch.load(tmp_path / name, weights_only=True) for name in ("best.ckpt", "last.ckpt"))
+    assert same(best["state_dict"], last["state_dict"])
+    assert not same(best["state_dict"], last["raw_state_dict"])
+    assert best.keys() == {"yolo", "state_dict", "epoch", "score"}
 
 
 def test_accumulation_steps_less_often(tmp_path: Path, scenes: Path) -> None:

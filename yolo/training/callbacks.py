@@ -126,7 +126,8 @@ class Checkpoints(pl.Callback):
         score = float(trainer.callback_metrics[self.monitor])
         if math.isfinite(score) and score > self.best:
             self.best = score
-            content = trainer._checkpoint_connector.dump_checkpoint(weights_only=True)
+            # whole, although little of it is kept: a dump of weights only leaves out what callbacks add, the average
+            content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
             slim = {
                 "yolo": content["yolo"],
                 "state_dict": content["state_dict"],
