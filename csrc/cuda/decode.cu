@@ -1,5 +1,5 @@
 // yolo::decode_boxes on CUDA: planes [channel][cell] in, rows [prediction][class] out, turned in shared
-// memory so that both sides are coalesced. One launch for all heads of a network.
+// memory so that both sides are coalesced. One launch for all heads with planes, one for grid heads.
 //
 // A byte costs about as much time as three instructions here, so the kernel saves both: index arithmetic once
 // a block, two cells a load, all loads of a lane before the first use.
@@ -17,11 +17,6 @@ constexpr int kBlock = 32 * kWarps;
 constexpr int kMaxClasses = 128;  // classes turned at a time
 constexpr int kLoads = 10;  // loads a lane issues before it uses the first: a warp's share of 80 classes
 static_assert(kBlock == 4 * kTile, "a thread a coordinate");
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-constexpr int kBlocksAtOnce = 4;  // sm_75 has no room for more threads
-#else
-constexpr int kBlocksAtOnce = 5;  // the most that needs no spilling
-#endif
 
 struct Tiles {
   int per_anchor[kMaxHeads];
@@ -104,11 +99,23 @@ __device__ void write_boxes(const Head& head, const Part<T>& part, float t, floa
   }
 }
 
-// Classes [0, some) from `data` on into table[i * pitch + c]: a warp reads neighbouring cells of a plane.
+template <typename T>
+__device__ float load_objectness(const Part<T>& part, int i) {
+  return i < part.n ? load(part.data, 4 * part.step + i * part.cell_step) : 0.0f;
+}
+
+template <Mode mode>
+__device__ float confidence(float raw) {
+  return mode == Mode::kLinear ? raw : fast_logistic(raw);  // a softmax head's objectness is logistic
+}
+
+// Scores of classes [0, some) from `data` on into table[i * pitch + c]: a warp reads neighbouring cells of a
+// plane.
 template <Mode mode, typename T>
 __device__ void read_cells(
     const T* data, const Part<T>& part, int some, int pitch, const Softmax* softmax, float* table) {
   const int lane = threadIdx.x % 32;
+  const float near_raw = load_objectness(part, lane), far_raw = load_objectness(part, lane + 32);
   for (int from = threadIdx.x / 32; from < some; from += kWarps * kLoads / 2) {
     float x[kLoads / 2], y[kLoads / 2];
 #pragma unroll
@@ -117,12 +124,13 @@ __device__ void read_cells(
       x[k] = c < some && lane < part.n ? load(data, at) : 0.0f;
       y[k] = c < some && lane + 32 < part.n ? load(data, at + 32 * part.cell_step) : 0.0f;
     }
+    const float near = confidence<mode>(near_raw), far = confidence<mode>(far_raw);
 #pragma unroll
     for (int k = 0; k < kLoads / 2; ++k) {
       const int c = from + kWarps * k;
       if (c < some) {
-        table[lane * pitch + c] = activate<mode>(x[k], softmax[lane]);
-        table[(lane + 32) * pitch + c] = activate<mode>(y[k], softmax[lane + 32]);
+        table[lane * pitch + c] = near * activate<mode>(x[k], softmax[lane]);
+        table[(lane + 32) * pitch + c] = far * activate<mode>(y[k], softmax[lane + 32]);
       }
     }
   }
@@ -140,6 +148,7 @@ __device__ void read_pairs(
   const bool swap = lane >= 16;
   const int first = 2 * lane + (swap ? 1 : 0), second = 2 * lane + (swap ? 0 : 1);
   const bool inside = 2 * lane < part.n;
+  const float first_raw = load_objectness(part, first), second_raw = load_objectness(part, second);
   for (int from = threadIdx.x / 32; from < some; from += kWarps * kLoads) {
     Pair pair[kLoads];
 #pragma unroll
@@ -150,14 +159,16 @@ __device__ void read_pairs(
         pair[k] = *reinterpret_cast<const Pair*>(data + c * part.step + 2 * lane);
       }
     }
+    const float first_confidence = confidence<mode>(first_raw),
+                second_confidence = confidence<mode>(second_raw);
 #pragma unroll
     for (int k = 0; k < kLoads; ++k) {
       const int c = from + kWarps * k;
       if (c < some) {
         const float x = static_cast<float>(swap ? pair[k].y : pair[k].x);
         const float y = static_cast<float>(swap ? pair[k].x : pair[k].y);
-        table[first * pitch + c] = activate<mode>(x, softmax[first]);
-        table[second * pitch + c] = activate<mode>(y, softmax[second]);
+        table[first * pitch + c] = first_confidence * activate<mode>(x, softmax[first]);
+        table[second * pitch + c] = second_confidence * activate<mode>(y, softmax[second]);
       }
     }
   }
@@ -165,18 +176,15 @@ __device__ void read_pairs(
 
 // Channels last needs no turning: a warp reads a few predictions' neighbouring classes and writes them.
 template <Mode mode, typename T>
-__device__ void copy_rows(const T* data,
-                          const Part<T>& part,
-                          int classes,
-                          const float* confidence,
-                          const Softmax* softmax,
-                          float* scores) {
+__device__ void copy_rows(
+    const T* data, const Part<T>& part, int classes, const Softmax* softmax, float* scores) {
   constexpr int kRows = 4, kColumns = 3;
   for (int row = threadIdx.x / 32; row < part.n; row += kWarps * kRows) {
     for (int from = threadIdx.x % 32; from < classes; from += 32 * kColumns) {
-      float x[kRows][kColumns];
+      float x[kRows][kColumns], raw[kRows];
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
+        raw[r] = load_objectness(part, row + kWarps * r);
 #pragma unroll
         for (int k = 0; k < kColumns; ++k) {
           const int i = row + kWarps * r, c = from + 32 * k;
@@ -187,7 +195,7 @@ __device__ void copy_rows(const T* data,
       for (int r = 0; r < kRows; ++r) {
         const int i = row + kWarps * r;
         if (i < part.n) {
-          const float factor = confidence[i];
+          const float factor = confidence<mode>(raw[r]);
 #pragma unroll
           for (int k = 0; k < kColumns; ++k) {
             const int c = from + 32 * k;
@@ -201,17 +209,15 @@ __device__ void copy_rows(const T* data,
   }
 }
 
-// The whole table times the objectness, four classes a store.
-__device__ inline void write_quads(
-    int n, const Tiles& tiles, int pitch, const float* table, const float* confidence, float4* scores) {
+// The whole table, four classes a store.
+__device__ inline void write_quads(int n, const Tiles& tiles, int pitch, const float* table, float4* scores) {
   const int quads = tiles.quads, rows = quotient(kBlock, quads, tiles.per_quad), rest = kBlock - rows * quads;
   int row = quotient(threadIdx.x, quads, tiles.per_quad),
       column = static_cast<int>(threadIdx.x) - row * quads;
 #pragma unroll 2
   for (int i = threadIdx.x; i < n * quads; i += kBlock) {
     const float* from = table + row * pitch + 4 * column;
-    const float factor = confidence[row];
-    scores[i] = make_float4(factor * from[0], factor * from[1], factor * from[2], factor * from[3]);
+    scores[i] = make_float4(from[0], from[1], from[2], from[3]);
     column += rest;
     row += rows;
     if (column >= quads) {
@@ -226,23 +232,12 @@ __device__ void write_scores(const Part<T>& part,
                              int classes,
                              bool pairs,
                              const Tiles& tiles,
-                             float* confidence,
                              const Softmax* softmax,
                              float* table,
                              float* scores) {
   const T* data = part.data + 5 * part.step;
-  // Loaded before the classes but used after them, so that nothing waits for it.
-  const int i = threadIdx.x;
-  const float raw = i < part.n ? load(part.data, 4 * part.step + i * part.cell_step) : 0.0f;
-  const auto keep_confidence = [&] {
-    if (i < part.n) {
-      confidence[i] = mode == Mode::kLinear ? raw : fast_logistic(raw);  // a softmax head's is logistic, too
-    }
-  };
   if (part.step == 1) {
-    keep_confidence();
-    __syncthreads();
-    copy_rows<mode>(data, part, classes, confidence, softmax, scores);
+    copy_rows<mode>(data, part, classes, softmax, scores);
     return;
   }
   const int width = min(classes, kMaxClasses), pitch = width | 1;  // odd: no two lanes share a bank
@@ -256,28 +251,26 @@ __device__ void write_scores(const Part<T>& part,
     } else {
       read_cells<mode>(data + from * part.step, part, some, pitch, softmax, table);
     }
-    keep_confidence();
     __syncthreads();
     if (tiles.quads > 0) {
-      write_quads(part.n, tiles, pitch, table, confidence, reinterpret_cast<float4*>(scores));
+      write_quads(part.n, tiles, pitch, table, reinterpret_cast<float4*>(scores));
       return;
     }
     for (int row = threadIdx.x / 32; row < part.n; row += kWarps) {
 #pragma unroll 4
       for (int c = threadIdx.x % 32; c < some; c += 32) {
-        scores[row * classes + from + c] = confidence[row] * table[row * pitch + c];
+        scores[row * classes + from + c] = table[row * pitch + c];
       }
     }
   }
 }
 
-template <Mode mode, typename T>
-__global__ void __launch_bounds__(kBlock, kBlocksAtOnce) planes_kernel(const __grid_constant__ Heads heads,
-                                                                       const __grid_constant__ Tiles tiles,
-                                                                       Box* __restrict__ boxes,
-                                                                       float* __restrict__ scores) {
+template <typename T>
+__global__ void __launch_bounds__(kBlock, 6) planes_kernel(const __grid_constant__ Heads heads,
+                                                           const __grid_constant__ Tiles tiles,
+                                                           Box* __restrict__ boxes,
+                                                           float* __restrict__ scores) {
   extern __shared__ float table[];
-  __shared__ float confidence[kTile];
   __shared__ Softmax softmax[kTile];
   const int classes = heads.classes;
   int tile = static_cast<int>(blockIdx.x), anchor = 0;
@@ -298,7 +291,7 @@ __global__ void __launch_bounds__(kBlock, kBlocksAtOnce) planes_kernel(const __g
                         anchor,
                         begin,
                         min(kTile, head.cells - begin)};
-  if constexpr (mode == Mode::kSoftmax) {
+  if (has_softmax(head)) {
     const int i = threadIdx.x;
     if (i < part.n) {
       softmax[i] = measure_softmax(part.data + 5 * part.step + i * part.cell_step, part.step, classes);
@@ -309,7 +302,14 @@ __global__ void __launch_bounds__(kBlock, kBlocksAtOnce) planes_kernel(const __g
   const int box = threadIdx.x / 4, coordinate = threadIdx.x % 4;
   const float t = box < part.n ? load(part.data, coordinate * part.step + box * part.cell_step) : 0.0f;
   float* to = scores + out * classes;
-  write_scores<mode>(part, classes, tiles.pairs >> at & 1u, tiles, confidence, softmax, table, to);
+  const bool pairs = tiles.pairs >> at & 1u;
+  if (has_softmax(head)) {
+    write_scores<Mode::kSoftmax>(part, classes, pairs, tiles, softmax, table, to);
+  } else if (is_logistic(head)) {
+    write_scores<Mode::kLogistic>(part, classes, pairs, tiles, softmax, table, to);
+  } else {
+    write_scores<Mode::kLinear>(part, classes, pairs, tiles, softmax, table, to);
+  }
   write_boxes(head, part, t, reinterpret_cast<float*>(boxes + out));
 }
 
@@ -351,58 +351,40 @@ bool loads_pairs(const Head& head) {
          reinterpret_cast<uintptr_t>(head.data) % (2 * sizeof(T)) == 0;
 }
 
-Mode mode_of(const Head& head) {
-  return has_softmax(head) ? Mode::kSoftmax : is_logistic(head) ? Mode::kLogistic : Mode::kLinear;
-}
-
-// All heads of one mode in one launch; a network's heads are alike.
-template <Mode mode, typename T>
-void launch_planes(const Heads& heads, Box* boxes, float* scores, cudaStream_t stream) {
+template <typename T>
+void launch(const Heads& heads, Box* boxes, float* scores, cudaStream_t stream) {
+  constexpr int64_t kFar = std::numeric_limits<int32_t>::max();
+  STD_TORCH_CHECK(heads.images <= 65535, "at most 65,535 images are decoded together, got ", heads.images);
+  const auto images = static_cast<unsigned>(heads.images);
   Tiles tiles = {};
   tiles.quads = heads.classes % 4 == 0 && heads.classes <= kMaxClasses ? heads.classes / 4 : 0;
   tiles.per_quad = 1.0f / static_cast<float>(std::max(tiles.quads, 1));
   for (int i = 0; i < heads.heads; ++i) {
     const Head& head = heads.head[i];
-    const bool mine = head.kind != kGrid && mode_of(head) == mode;
-    tiles.per_anchor[i] = (head.cells + kTile - 1) / kTile;
-    tiles.first[i + 1] = tiles.first[i] + (mine ? tiles.per_anchor[i] * head.boxes : 0);
-    tiles.pairs |= loads_pairs<T>(head) ? 1u << i : 0u;
+    tiles.first[i + 1] = tiles.first[i];
+    if (head.count == 0) {
+      tiles.per_anchor[i] = 1;
+    } else if (head.kind == kGrid) {
+      grid_kernel<T>
+          <<<dim3((head.count + kBlock - 1) / kBlock, images), kBlock, 0, stream>>>(heads, i, boxes, scores);
+      STD_CUDA_KERNEL_LAUNCH_CHECK();
+    } else {
+      STD_TORCH_CHECK((5 + heads.classes) * head.channel_stride + head.cells * head.cell_stride <= kFar,
+                      "head ",
+                      i,
+                      " has more than 2^31 values an anchor");
+      tiles.per_anchor[i] = (head.cells + kTile - 1) / kTile;
+      tiles.first[i + 1] += tiles.per_anchor[i] * head.boxes;
+      tiles.pairs |= loads_pairs<T>(head) ? 1u << i : 0u;
+    }
   }
   const int blocks = tiles.first[heads.heads];
   if (blocks > 0) {
     const size_t bytes = sizeof(float) * kTile * (std::min(heads.classes, kMaxClasses) | 1);
-    const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(heads.images));
-    planes_kernel<mode, T><<<grid, kBlock, bytes, stream>>>(heads, tiles, boxes, scores);
+    planes_kernel<T>
+        <<<dim3(static_cast<unsigned>(blocks), images), kBlock, bytes, stream>>>(heads, tiles, boxes, scores);
     STD_CUDA_KERNEL_LAUNCH_CHECK();
   }
-}
-
-template <typename T>
-void launch_grids(const Heads& heads, Box* boxes, float* scores, cudaStream_t stream) {
-  for (int i = 0; i < heads.heads; ++i) {
-    if (heads.head[i].kind == kGrid) {
-      const dim3 grid((heads.head[i].count + kBlock - 1) / kBlock, static_cast<unsigned>(heads.images));
-      grid_kernel<T><<<grid, kBlock, 0, stream>>>(heads, i, boxes, scores);
-      STD_CUDA_KERNEL_LAUNCH_CHECK();
-    }
-  }
-}
-
-template <typename T>
-void launch(const Heads& heads, Box* boxes, float* scores, cudaStream_t stream) {
-  STD_TORCH_CHECK(heads.images <= 65535, "at most 65,535 images are decoded together, got ", heads.images);
-  for (int i = 0; i < heads.heads; ++i) {
-    const Head& head = heads.head[i];
-    STD_TORCH_CHECK((5 + heads.classes) * head.channel_stride + head.cells * head.cell_stride <=
-                        std::numeric_limits<int32_t>::max(),
-                    "head ",
-                    i,
-                    " has more than 2^31 values an anchor");
-  }
-  launch_grids<T>(heads, boxes, scores, stream);
-  launch_planes<Mode::kLinear, T>(heads, boxes, scores, stream);
-  launch_planes<Mode::kLogistic, T>(heads, boxes, scores, stream);
-  launch_planes<Mode::kSoftmax, T>(heads, boxes, scores, stream);
 }
 
 std::tuple<Tensor, Tensor> decode_cuda(Tensors logits,
