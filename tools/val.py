@@ -34,9 +34,10 @@ def val(cfg: DictConfig) -> None:
         open_model(cfg.weights, cfg.cfg, cfg.download, device=cfg.device),
         **OmegaConf.to_container(cfg.preprocess),
     )
+    annotated = read(cfg.data, cfg.split)
     report, found, records = evaluate(
         model,
-        read(cfg.data, cfg.split),
+        annotated,
         **cfg.metric,
         match=cfg.match,
         batch_size=cfg.batch_size,
@@ -52,7 +53,7 @@ def val(cfg: DictConfig) -> None:
         log.warning("%s", note)
     write_metrics(report, folder / "metrics.json")
     if cfg.save_results:
-        write_results(found, records, model.classes, folder / "results.json")
+        write_results(found, records, model.classes, folder / "results.json", annotated.ids_by_name)
     draw_results(
         found, records, model.classes, folder / "pictures", count=cfg.draw, score_threshold=cfg.draw_threshold
     )

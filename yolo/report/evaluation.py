@@ -1,7 +1,7 @@
 """An evaluation for people (tables) and for programs (metrics.json)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -89,9 +89,22 @@ def write_metrics(report: Report, path: Path) -> None:
 
 
 def write_results(
-    found: Sequence[Found], records: Sequence[Record], classes: Sequence[str], path: Path
+    found: Sequence[Found],
+    records: Sequence[Record],
+    classes: Sequence[str],
+    path: Path,
+    category_ids: Mapping[str, int] | None = None,
 ) -> None:
-    """Write detections as COCO results, one a line, under the ids that the ground truth has."""
+    """Write detections as COCO results, one a line, under the ids that the ground truth has.
+
+    Args:
+        found: As the evaluation used them.
+        records: The pictures.
+        classes: Names in the order of the labels.
+        path: The file.
+        category_ids: Ids of the names in the COCO file of the ground truth, -1 stands for a name that it lacks; None
+            or empty: the labels.
+    """
     rows = []
     for one, record in zip(found, records, strict=True):
         image_id = record.image_id if record.coco_id is None else record.coco_id
@@ -102,6 +115,7 @@ def write_results(
             xywh = [round(value, 3) for value in (x1, y1, x2 - x1, y2 - y1)]
             row = {
                 "image_id": image_id,
+                "category_id": category_ids.get(classes[label], -1) if category_ids else label,
                 "category": classes[label],
                 "label": label,
                 "bbox": xywh,

@@ -52,6 +52,13 @@ class Annotated:
     category_ids: tuple[int, ...] = ()  # COCO: the ids of the classes in the file, for result files
 
     @property
+    def ids_by_name(self) -> dict[str, int]:
+        """COCO: the id that the file has for each class; empty for other formats."""
+        return {
+            name: number for name, number in zip(self.classes, self.category_ids, strict=False) if number >= 0
+        }
+
+    @property
     def lost(self) -> list[Problem]:
         """The problems that cost a picture or an object."""
         return [problem for problem in self.problems if problem.lost]

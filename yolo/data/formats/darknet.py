@@ -5,8 +5,9 @@ from pathlib import Path
 
 from yolo.data.formats.annotated import Annotated, OnError, Problem, finish
 from yolo.data.formats.files import Files, cached
+from yolo.data.formats.plain_yaml import class_names
 from yolo.data.formats.rows import pictures_of_list, records_of
-from yolo.data.formats.text import agree, check_count, find_file, lines_of, read_names, read_text
+from yolo.data.formats.text import agree, check_count, find_file, lines_of, read_text
 
 Names = str | Path | Sequence[str]
 
@@ -46,7 +47,7 @@ def read_darknet(
         listing, names = _read_data(path, split, names, allow_outside)
     elif not path.is_file():
         raise ValueError(f"{path}: no such list of pictures (data.root says where the data lies)")
-    found = read_names(names) if isinstance(names, str | Path) else names
+    found = class_names(names) if isinstance(names, str | Path) else names
     listed = agree(found, classes, num_classes, names if isinstance(names, str | Path) else path)
     bases = list(dict.fromkeys((listing.parent, listing.parent.parent, Path.cwd())))
     options = {
@@ -74,7 +75,7 @@ def _read_data(path: Path, split: str, names: Names | None, allow_outside: bool)
         count = options.get("classes")
         if count is not None and not count.isdecimal():
             raise ValueError(f"{path}: classes must be a number, got {count!r}")
-        check_count(read_names(names), None if count is None else int(count), f"{names} (and {path})")
+        check_count(class_names(names), None if count is None else int(count), f"{names} (and {path})")
     if key not in options:
         raise ValueError(f"{path}: no {key!r} in it, it has {sorted(options)}")
     return _beside(path, options[key], allow_outside), names

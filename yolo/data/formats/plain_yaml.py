@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
-from yolo.data.formats.text import read_text
+from yolo.data.formats.text import read_names, read_text
 
 Plain = str | list["Plain"] | dict[str, "Plain"]
 
@@ -78,3 +78,14 @@ def names_of(value: Plain | None, path: str | Path) -> list[str]:
     if len(names) != len(value):
         raise ValueError(f"{path}: names must be text")
     return names
+
+
+def class_names(path: str | Path) -> list[str]:
+    """The class names of a file: one a line, or under ``names`` of a YAML file.
+
+    Raises:
+        ValueError: The file is missing, is no list of names, or has none.
+    """
+    if Path(path).suffix.lower() in (".yaml", ".yml"):
+        return names_of(read_plain_yaml(path).get("names"), path)
+    return read_names(path)

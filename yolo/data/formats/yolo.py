@@ -6,9 +6,9 @@ from pathlib import Path
 
 from yolo.data.formats.annotated import Annotated, OnError, Problem, finish
 from yolo.data.formats.files import Files, cached
-from yolo.data.formats.plain_yaml import Plain, names_of, read_plain_yaml
+from yolo.data.formats.plain_yaml import Plain, class_names, names_of, read_plain_yaml
 from yolo.data.formats.rows import pictures_of_folder, pictures_of_list, records_of
-from yolo.data.formats.text import agree, inside, read_names
+from yolo.data.formats.text import agree, inside
 
 Names = str | Path | Sequence[str]
 
@@ -34,7 +34,8 @@ def read_yolo(
     Args:
         source: A folder of pictures, a list of them (``.txt``), several of these, or a ``dataset.yaml`` of
             the YOLO world, which is read as text: nothing in it is executed.
-        names: A names file, or the names; a dataset.yaml has its own.
+        names: A names file (one a line, or a YAML file with ``names``), or the names; a dataset.yaml has its
+            own.
         split: ``train``, ``val`` or ``test`` of a dataset.yaml.
         classes: The names that are expected; as many as there are in ``names``.
         num_classes: How many are expected.
@@ -54,7 +55,7 @@ def read_yolo(
         where = f"{where} {split}"
         found, sources = _read_yaml(sources[0], split, allow_outside, problems)
     if names is not None:
-        found = read_names(names) if isinstance(names, str | Path) else list(names)
+        found = class_names(names) if isinstance(names, str | Path) else list(names)
     listed = agree(found, classes, num_classes, names if isinstance(names, str | Path) else where)
     for part in sources:
         if not part.exists():
