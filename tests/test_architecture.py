@@ -19,6 +19,7 @@ LAYERS = [
     {"report"},
     {"evaluate", "predict"},
     {"training", "deploy"},
+    {"api"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 ONLY = {

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from yolo.checkpoint import Model
 from yolo.data.image import load_image
-from yolo.inference import DEFAULT_RATE, Inference, Shot
+from yolo.inference import DEFAULT_RATE, Inference, Runnable, Shot
 from yolo.types import Found
 
 __all__ = ["Predictor", "Shot", "shots"]
@@ -34,13 +34,13 @@ class Predictor:
     """Finds objects in pictures.
 
     Args:
-        model: As :func:`yolo.checkpoint.load_model` gives it.
+        model: As :func:`yolo.checkpoint.load_model` gives it, or an exported file in its runtime.
         batch_size: Pictures that go through the network at a time.
         options: Of :class:`yolo.inference.Inference`: score_threshold, iou_threshold, max_detections,
             multi_label, class_agnostic, device, precision.
     """
 
-    def __init__(self, model: Model, *, batch_size: int = 8, **options: Any) -> None:
+    def __init__(self, model: Model | Runnable, *, batch_size: int = 8, **options: Any) -> None:
         if batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, got {batch_size}")
         self.inference = Inference(model, **options)

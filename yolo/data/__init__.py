@@ -6,7 +6,7 @@ from yolo.data.dataset import DetectionDataset
 from yolo.data.download import read_published
 from yolo.data.formats import Annotated, Problem, read_coco, read_darknet, read_digits, read_voc, read_yolo
 from yolo.data.geometry import Sample
-from yolo.data.image import check_image, image_size, load_image
+from yolo.data.image import check_image, decode_image, image_size, load_image
 from yolo.data.preprocess import Preprocess, place, undo
 from yolo.data.store import ImageStore
 
@@ -21,6 +21,7 @@ __all__ = [
     "Sample",
     "check_image",
     "collate",
+    "decode_image",
     "image_size",
     "load_image",
     "place",

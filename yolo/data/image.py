@@ -52,15 +52,23 @@ def load_image(path: str | Path) -> NDArray[np.uint8]:
         FileNotFoundError: There is no such file.
         ValueError: The file is damaged, cut short, not a picture, or larger than ``MAX_PIXELS``.
     """
-    data = Path(path).read_bytes()
+    return decode_image(Path(path).read_bytes(), path)
+
+
+def decode_image(data: bytes, name: str | Path = "picture") -> NDArray[np.uint8]:
+    """:func:`load_image` for a file that is in memory already; errors call it ``name``.
+
+    Raises:
+        ValueError: As there.
+    """
     info = header.parse(data)
     if info is not None:
-        _check_pixels(path, info.height, info.width)
+        _check_pixels(name, info.height, info.width)
         if info.plain and header.ends_properly(data):
             image = _decode_fast(data)
             if image is not None and image.shape[:2] == (info.height, info.width):
                 return turn(image, info.orientation)
-    return _decode_any(path, data)
+    return _decode_any(name, data)
 
 
 def image_info(path: str | Path) -> ImageInfo:

@@ -1,4 +1,4 @@
-"""Packages that only deployment needs: imported when used, named with their extra when missing."""
+"""Packages that not everybody needs: imported when used, named with their extra when missing."""
 
 import importlib
 from typing import Any
@@ -24,6 +24,5 @@ def require(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
-        raise ImportError(
-            f"this needs the package {name}: pip install 'yolo-lightning[{EXTRAS[name]}]'"
-        ) from error
+        install = f"'yolo-lightning[{EXTRAS[name]}]'" if name in EXTRAS else name
+        raise ImportError(f"this needs the package {name}: pip install {install}") from error

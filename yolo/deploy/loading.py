@@ -34,6 +34,7 @@ def load_detector(
     mode: Mode = "eager",
     autotune: bool = False,
     cfg: Path | str | None = None,
+    download: bool = False,
 ) -> Runtime:
     """A detector from a checkpoint, Darknet weights, an ONNX file or an engine.
 
@@ -46,6 +47,7 @@ def load_detector(
         mode: Of a PyTorch network: eager, compiled or graph.
         autotune: See :class:`yolo.deploy.run_torch.TorchRuntime`.
         cfg: Of a ``.weights`` file.
+        download: Fetch published weights that are not in the cache yet.
 
     Raises:
         ValueError: The file is not what its name says, or cannot run here; one line.
@@ -53,7 +55,7 @@ def load_detector(
     kind = kind_of(path)
     where = _device(device, kind)
     if kind == "pytorch":
-        model = load_model(path, cfg)
+        model = load_model(path, cfg, download)
         return TorchRuntime(model, rule, device=where, precision=precision, mode=mode, autotune=autotune)
     if precision != "fp32" or mode != "eager":
         raise ValueError(

@@ -2,11 +2,12 @@
 
 from yolo.report.draw import color, draw, draw_truth_and_found
 from yolo.report.evaluation import draw_results, evaluation_tables, write_metrics, write_results
-from yolo.report.predictions import Outcome, write_image, write_predictions
+from yolo.report.predictions import Outcome, detections_json, write_image, write_predictions
 
 __all__ = [
     "Outcome",
     "color",
+    "detections_json",
     "draw",
     "draw_results",
     "draw_truth_and_found",

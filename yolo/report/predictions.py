@@ -87,7 +87,13 @@ def write_predictions(
 
 
 def write_image(path: Path, image: Image) -> None:
-    """Write an RGB picture in the format of its suffix; the name may have any letters."""
+    """Write an RGB picture in the format of its suffix; the name may have any letters.
+
+    Raises:
+        ValueError: The suffix names no format that can be written, or the picture does not fit it.
+    """
+    if path.suffix.lower() not in WRITABLE:
+        raise ValueError(f"{path}: a picture is written as {', '.join(sorted(WRITABLE))}")
     path.parent.mkdir(parents=True, exist_ok=True)
     done, data = cv2.imencode(path.suffix, image[:, :, ::-1])
     if not done:
@@ -123,23 +129,28 @@ def _label_name(name: PurePath, taken: set[PurePath]) -> PurePath:
     return target
 
 
-def _entry(shot: Shot, image: Image, found: Found, classes: Sequence[str]) -> dict[str, Any]:
+def detections_json(found: Found, classes: Sequence[str]) -> list[dict[str, Any]]:
+    """What was found in a picture as JSON types, best score first; boxes in its pixels."""
     columns = (found.boxes.tolist(), found.scores.tolist(), found.labels.tolist())
+    return [
+        {
+            "box": [round(value, 3) for value in box],
+            "score": round(score, 6),
+            "label": label,
+            "class": classes[label],
+        }
+        for box, score, label in zip(*columns, strict=True)
+    ]
+
+
+def _entry(shot: Shot, image: Image, found: Found, classes: Sequence[str]) -> dict[str, Any]:
     return {
         "source": shot.source,
         "name": shot.name.as_posix(),
         "frame": shot.frame,
         "width": image.shape[1],
         "height": image.shape[0],
-        "detections": [
-            {
-                "box": [round(value, 3) for value in box],
-                "score": round(score, 6),
-                "label": label,
-                "class": classes[label],
-            }
-            for box, score, label in zip(*columns, strict=True)
-        ],
+        "detections": detections_json(found, classes),
     }
 
 
