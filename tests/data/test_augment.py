@@ -1,7 +1,6 @@
 """Moved pixels and moved boxes stay together."""
 
 import colorsys
-from collections.abc import Callable
 
 import albumentations
 import numpy as np
@@ -9,36 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.data.samples import COLOURS, flat, loader, spotted
 from tests.helpers.paths import shared
 from yolo.data.augment import Augment, vary_colour
 from yolo.data.geometry import Sample, flip, merge, mosaic, single
 from yolo.data.preprocess import Preprocess
-
-COLOURS = ((255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255))
-
-
-def flat(colour: tuple[int, int, int], label: int, height: int = 32, width: int = 32) -> Sample:
-    """A picture of one colour with a box around all of it."""
-    image = np.full((height, width, 3), colour, np.uint8)
-    return Sample(image, np.array([[0, 0, width, height]], np.float32), np.array([label]))
-
-
-def spotted(seed: int, height: int = 90, width: int = 120, count: int = 3) -> Sample:
-    """A black picture with white rectangles that do not touch, and their boxes."""
-    rng = np.random.default_rng(seed)
-    image = np.zeros((height, width, 3), np.uint8)
-    boxes = []
-    for column in range(count):
-        left = column * width // count
-        x1, y1 = left + int(rng.integers(2, 8)), int(rng.integers(2, height // 2))
-        x2, y2 = x1 + int(rng.integers(10, width // count - 10)), y1 + int(rng.integers(10, height // 2 - 2))
-        image[y1:y2, x1:x2] = 255
-        boxes.append((x1, y1, x2, y2))
-    return Sample(image, np.array(boxes, np.float32), np.arange(count))
-
-
-def loader(samples: list[Sample]) -> Callable[[int], Sample]:
-    return lambda index: samples[index]
 
 
 def assert_boxes_hold_the_white(sample: Sample, slack: float = 1.5) -> None:

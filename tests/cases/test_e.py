@@ -1,21 +1,21 @@
-"""Public bug reports about evaluation (cases E01 to E15): the value that each asks for."""
+"""Kind E of the bug reports: evaluation."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-from tests.helpers.paths import shared
+from tests.cases.inputs import case as folder_of
+from tests.cases.inputs import expected as wanted
 from tests.metrics.sets import found, read_set, record, score, truth
-from yolo.metrics import Report
+from yolo.metrics import DetectionMetric, Report
 from yolo.types import Found
 
 
 def case(name: str) -> tuple[Path, dict[str, Any]]:
-    folder = shared("cases", "inputs", name)
-    return folder, json.loads((folder / "expected.json").read_text())
+    return folder_of(name), wanted(name)
 
 
 def scored(folder: Path, **options: Any) -> Report:
@@ -151,3 +151,43 @@ def test_e15_empty_arrays_of_any_shape(shape: tuple[int, ...]) -> None:
     nothing = Found(np.zeros(shape, np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64))
     report = score(["c"], [nothing], [record("1", truth([[10, 20, 25, 45]]))])
     assert report["map"] == report["mar_max"] == 0.0
+
+
+FILES = [f"E{number:02}" for number in (1, 2, 3, 4, 5, 9, 10, 12, 13, 14)]  # those with gt.json and dt.json
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_e_batches_and_order_change_nothing(name: str) -> None:
+    folder, _ = case(name)
+    classes, found, records = read_set(folder / "gt.json", folder / "dt.json")
+    whole = score(classes, found, records)
+    for step in (1, 2, 3):
+        metric = DetectionMetric(classes)
+        for start in reversed(range(0, len(records), step)):
+            metric.update(found[start : start + step], records[start : start + step])
+        assert metric.compute() == whole
+
+
+def _rank(index: int, world: int, address: str, reports: Any) -> None:
+    torch.distributed.init_process_group("gloo", init_method=address, rank=index, world_size=world)
+    mine = {}
+    for name in FILES:
+        folder, _ = case(name)
+        classes, found, records = read_set(folder / "gt.json", folder / "dt.json")
+        metric = DetectionMetric(classes)
+        padded = -(-len(records) // world) * world
+        for position in range(index, padded, world):  # filled up with copies, as samplers do
+            one = position % len(records)
+            metric.update([found[one]], [records[one]])
+        mine[name] = metric.compute()
+    reports[index] = mine
+    torch.distributed.destroy_process_group()
+
+
+def test_e_two_processes_change_nothing(tmp_path: Path) -> None:
+    sets = {name: read_set(case(name)[0] / "gt.json", case(name)[0] / "dt.json") for name in FILES}
+    whole = {name: score(*one) for name, one in sets.items()}
+    with torch.multiprocessing.Manager() as manager:
+        reports = manager.dict()
+        torch.multiprocessing.spawn(_rank, (2, f"file://{tmp_path}/meet", reports), nprocs=2)
+        assert dict(reports) == {0: whole, 1: whole}
