@@ -17,6 +17,7 @@ from yolo.types import Record, Truth
 log = logging.getLogger(__name__)
 
 OnError = Literal["skip", "raise"]
+Corners = tuple[float, float, float, float]  # x1, y1, x2, y2 in pixels of the picture
 SLACK = 1e-4  # of a picture's side: overhang up to this is rounding in the label file, not a mistake
 SHOWN = 10  # problems of one kind that are written out
 
@@ -29,9 +30,14 @@ class Problem(NamedTuple):
     message: str
     code: str = "other"  # a word to count by
     lost: bool = True  # whether a picture or an object is left out because of it
+    picture: str = ""  # path of the picture that it is about
+    box: Corners | None = None  # as the file has it
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.message}" if self.line else f"{self.file}: {self.message}"
+        if self.line:
+            return f"{self.file}:{self.line}: {self.message}"
+        about = f" ({self.picture})" if self.file.endswith(".json") and self.picture else ""
+        return f"{self.file}: {self.message}{about}"
 
 
 def problem_of(path: str | Path, error: Exception, code: str) -> Problem:
@@ -101,7 +107,8 @@ class Objects:
 
     file: str
     problems: list[Problem]
-    boxes: list[tuple[float, float, float, float]] = field(default_factory=list)
+    picture: str = ""
+    boxes: list[Corners] = field(default_factory=list)
     labels: list[int] = field(default_factory=list)
     crowd: list[bool] = field(default_factory=list)
     difficult: list[bool] = field(default_factory=list)
@@ -110,7 +117,7 @@ class Objects:
 
     def add(
         self,
-        box: tuple[float, float, float, float],
+        box: Corners,
         label: int,
         line: int,
         *,
@@ -126,9 +133,17 @@ class Objects:
         self.difficult.append(difficult)
         self.area.append(area)
 
-    def report(self, line: int, message: str, code: str, *, lost: bool = True) -> None:
+    def report(
+        self,
+        line: int,
+        message: str,
+        code: str,
+        *,
+        lost: bool = True,
+        box: Corners | None = None,
+    ) -> None:
         """Note a problem in this file."""
-        self.problems.append(Problem(self.file, line, message, code, lost))
+        self.problems.append(Problem(self.file, line, message, code, lost, self.picture, box))
 
     def stated_size(self, line: int, height: float, width: float, info: ImageInfo) -> bool:
         """Compare the size that the annotation states with the picture's, report a difference.
@@ -192,23 +207,24 @@ class Objects:
     ) -> bool:
         """Whether a box is kept; whatever is said about it is reported."""
         line, picture = self.lines[index], f"the picture of {size[0]}x{size[1]}"
+        given: Corners = tuple(box.tolist())
         text = "(" + ", ".join(f"{value:.7g}" for value in box) + ")"
         if not np.isfinite(box).all():
-            self.report(line, f"box {text} is not finite", "degenerate")
+            self.report(line, f"box {text} is not finite", "degenerate", box=given)
             return False
         if box[2] <= box[0] or box[3] <= box[1]:
-            self.report(line, f"box {text} has no area", "degenerate")
+            self.report(line, f"box {text} has no area", "degenerate", box=given)
             return False
         if inside[2] <= inside[0] or inside[3] <= inside[1]:
-            self.report(line, f"box {text} lies outside {picture}", "outside")
+            self.report(line, f"box {text} lies outside {picture}", "outside", box=given)
             return False
         if (np.abs(box - inside) > SLACK * np.array(size * 2)).any():
-            self.report(
-                line, f"box {text} reaches over the edge of {picture}, clipped", "clipped", lost=False
-            )
+            message = f"box {text} reaches over the edge of {picture}, clipped"
+            self.report(line, message, "clipped", lost=False, box=given)
         if earlier != index:
             other = f"line {self.lines[earlier]}" if self.lines[earlier] else f"object {earlier + 1}"
-            self.report(line, f"box {text} is the same as in {other}", "duplicate", lost=False)
+            message = f"box {text} is the same as in {other}"
+            self.report(line, message, "duplicate", lost=False, box=given)
             return False
         return True
 

@@ -94,7 +94,7 @@ def _records(
         picture = _picture(base, entry, path, files, problems)
         if picture is None:
             continue
-        objects = Objects(str(path), problems)
+        objects = Objects(str(path), problems, str(picture[0]))
         for row in by_image.get(number, ()):
             _add(row, objects, labels, outside)
         height, width = entry.get("height"), entry.get("width")

@@ -24,7 +24,7 @@ from yolo.types import Record, Truth
 
 log = logging.getLogger(__name__)
 
-_VERSION = 1  # of what is kept, and of what the readers make of a file
+_VERSION = 2  # of what is kept, and of what the readers make of a file
 _ABSENT = "absent"
 _ARRAYS = ("boxes", "labels", "crowd", "difficult", "area")
 
@@ -168,7 +168,7 @@ def _load(path: Path, key: str) -> Annotated | None:
             Record(image_id, picture, Truth(*truth), coco_id)
             for (image_id, picture, coco_id), *truth in zip(text["pictures"], *parts, strict=True)
         ]
-        problems = [Problem(*problem) for problem in text["problems"]]
+        problems = [Problem(*rest)._replace(box=box and tuple(box)) for *rest, box in text["problems"]]
         return Annotated(records, text["classes"], problems, tuple(text["category_ids"]))
     except FileNotFoundError:
         return None

@@ -77,7 +77,7 @@ def records_of(
             problems.append(problem_of(picture, error, "unreadable-image"))
             continue
         label = next((path for path in label_candidates(picture) if files.exists(path)), None)
-        objects = Objects(str(label), problems)
+        objects = Objects(str(label), problems, str(picture))
         if label is None:
             message = "no label file, taken as a picture without objects"
             problems.append(Problem(str(picture), 0, message, "no-label", lost=False))

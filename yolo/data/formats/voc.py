@@ -180,7 +180,7 @@ def _records(
         except (OSError, ValueError) as error:
             problems.append(problem_of(picture, error, "unreadable-image"))
             continue
-        objects = Objects(str(entry.xml), problems)
+        objects = Objects(str(entry.xml), problems, str(picture))
         for node in tree.all("object"):
             _read_object(node, objects, names, one_based)
         turned = _stored_frame(tree, info, objects)
