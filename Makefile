@@ -22,8 +22,8 @@ export OMP_WAIT_POLICY ?= passive
 
 demo: $(BIN)/.installed
 	$(BIN)/python tools/train.py experiment=demo hydra.run.dir=runs/demo/train
-	$(BIN)/python tools/val.py weights=runs/demo/train/best.ckpt data=digits split=test data.cache_dir=.cache draw=8 hydra.run.dir=runs/demo/val
-	$(BIN)/python tools/predict.py weights=runs/demo/train/best.ckpt source="'.cache/digits-v2-*/test/*0.jpg'" hydra.run.dir=runs/demo/predict
+	$(BIN)/python tools/val.py weights=runs/demo/train/best.ckpt data=digits data.counts=[6000,150,300] split=test data.cache_dir=.cache draw=8 hydra.run.dir=runs/demo/val
+	$(BIN)/python tools/predict.py weights=runs/demo/train/best.ckpt source="'.cache/digits-v2-160x160-6000x*/test/*0.jpg'" hydra.run.dir=runs/demo/predict
 	@echo "checkpoint: runs/demo/train/best.ckpt"
 	@echo "metrics:    runs/demo/val/metrics.json"
 	@echo "pictures:   runs/demo/predict/"

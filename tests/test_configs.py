@@ -61,3 +61,13 @@ def test_experiment_composes(experiment: str) -> None:
     assert "experiment" not in cfg
     instantiate(cfg.optimizer, _convert_="all")
     instantiate(cfg.schedule, _convert_="all")
+
+
+def test_a_model_brings_what_its_generation_needs_and_the_command_line_still_wins() -> None:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        usual, first, told = (
+            compose("train", overrides)
+            for overrides in ([], ["model=yolov1"], ["model=yolov1", "optimizer.lr=5.0e-4"])
+        )
+    assert first.preprocess.size == [448, 448]
+    assert [cfg.optimizer.lr for cfg in (usual, first, told)] == [1e-3, 1e-4, 5e-4]

@@ -30,6 +30,14 @@ def test_another_class_count_keeps_fresh_predictors_and_says_how_many() -> None:
     assert sum(row.skipped for row in rows) == skipped
 
 
+def test_another_reading_of_the_centres_keeps_fresh_predictors() -> None:
+    source, target = yolov3_tiny(3, width=0.125), yolov3_tiny(3, width=0.125, xy_scale=2.0)
+    fresh = [part.weight.clone() for part in target.predictors]
+    transfer(source, target)
+    assert all(torch.equal(a, b.weight) for a, b in zip(fresh, target.predictors, strict=True))
+    assert torch.equal(next(source.backbone.parameters()), next(target.backbone.parameters()))
+
+
 def test_other_anchors_keep_fresh_predictors_although_the_shapes_fit() -> None:
     source = yolov3_tiny(num_classes=3, width=0.125)
     target = yolov3_tiny(num_classes=3, width=0.125, anchors=ANCHORS)

@@ -28,13 +28,13 @@ def yolo_specs(
     default: Anchors,
     masks: Sequence[tuple[int, ...]],
     strides: Sequence[int],
-    xy_scales: Sequence[float] = (1.0, 1.0, 1.0),
+    xy_scales: Sequence[float],
 ) -> list[HeadSpec]:
     """One ``yolo`` head per stride, in cfg order (:func:`yolo.models.recipe.share_anchors`)."""
     anchors, shares = share_anchors(given, default, masks, strides)
     return [
         HeadSpec("yolo", num_classes, stride, anchors, mask, xy_scale=xy_scale)
-        for stride, mask, xy_scale in zip(strides, shares, xy_scales[: len(strides)], strict=True)
+        for stride, mask, xy_scale in zip(strides, shares, xy_scales, strict=True)
     ]
 
 
@@ -124,36 +124,47 @@ class TinyHead(nn.Module):
         return [self.coarse_predictor(self.coarse(x)), self.fine_predictor(self.fine(merged))]
 
 
-def _yolov3(num_classes: int, anchors: PlainAnchors | None, width: float, pyramid: bool) -> Detector:
+def _yolov3(
+    num_classes: int, anchors: PlainAnchors | None, width: float, xy_scale: float, pyramid: bool
+) -> Detector:
     masks = [(6, 7, 8), (3, 4, 5), (0, 1, 2)]
-    specs = yolo_specs(num_classes, anchors, COCO_ANCHORS, masks, (32, 16, 8))
+    specs = yolo_specs(num_classes, anchors, COCO_ANCHORS, masks, (32, 16, 8), (xy_scale,) * 3)
     backbone = Darknet53(width)
     head = PyramidHead(backbone.out_channels, [spec.channels for spec in specs], width, pyramid)
     return Detector(backbone, head, specs, "v3")
 
 
 @published
-def yolov3(num_classes: int = 80, anchors: PlainAnchors | None = None, width: float = 1.0) -> Detector:
+def yolov3(
+    num_classes: int = 80, anchors: PlainAnchors | None = None, width: float = 1.0, xy_scale: float = 1.0
+) -> Detector:
     """``yolov3.cfg``; with 20 classes also ``yolov3-voc.cfg``.
 
     Args:
         num_classes: C.
         anchors: Width and height of each prior, input pixels, small to large; None for ``COCO_ANCHORS``.
         width: Scales the channels.
+        xy_scale: ``scale_x_y`` of the heads: with 2 a cell also predicts centres in the nearer half of the
+            cells beside it.
     """
-    return _yolov3(num_classes, anchors, width, pyramid=False)
+    return _yolov3(num_classes, anchors, width, xy_scale, pyramid=False)
 
 
 @published
-def yolov3_spp(num_classes: int = 80, anchors: PlainAnchors | None = None, width: float = 1.0) -> Detector:
+def yolov3_spp(
+    num_classes: int = 80, anchors: PlainAnchors | None = None, width: float = 1.0, xy_scale: float = 1.0
+) -> Detector:
     """``yolov3-spp.cfg``: :func:`yolov3` with maxima over 5, 9 and 13 cells before the coarsest output."""
-    return _yolov3(num_classes, anchors, width, pyramid=True)
+    return _yolov3(num_classes, anchors, width, xy_scale, pyramid=True)
 
 
 @published
-def yolov3_tiny(num_classes: int = 80, anchors: PlainAnchors | None = None, width: float = 1.0) -> Detector:
+def yolov3_tiny(
+    num_classes: int = 80, anchors: PlainAnchors | None = None, width: float = 1.0, xy_scale: float = 1.0
+) -> Detector:
     """``yolov3-tiny.cfg``; arguments as for :func:`yolov3`, with ``TINY_COCO_ANCHORS``."""
-    specs = yolo_specs(num_classes, anchors, TINY_COCO_ANCHORS, [(3, 4, 5), (0, 1, 2)], (32, 16))
+    masks = [(3, 4, 5), (0, 1, 2)]
+    specs = yolo_specs(num_classes, anchors, TINY_COCO_ANCHORS, masks, (32, 16), (xy_scale,) * 2)
     backbone = DarknetTiny(width)
     head = TinyHead(*backbone.out_channels, [spec.channels for spec in specs], width)
     return Detector(backbone, head, specs, "v3")

@@ -59,6 +59,15 @@ def _by_order(source: Detector, target: Detector) -> dict[str, Tensor]:
     return found
 
 
+def _read_alike(source: Detector, target: Detector) -> bool:
+    """Whether the same raw outputs mean the same boxes and classes to both."""
+    readings = [
+        [(spec.kind, spec.xy_scale, spec.softmax, spec.squared, spec.sqrt) for spec in detector.specs]
+        for detector in (source, target)
+    ]
+    return readings[0] == readings[1] and same_anchors(source.specs, target.specs)
+
+
 def transfer(
     source: Detector, target: Detector, mode: Mode = "finetune"
 ) -> tuple[list[Row], list[nn.Module]]:
@@ -80,9 +89,7 @@ def transfer(
         source.recipe is not None and target.recipe is not None and source.recipe.name == target.recipe.name
     )
     taken = _by_name(source, target) if same else _by_order(source, target)
-    if not same_anchors(
-        source.specs, target.specs
-    ):  # other anchors: trained box outputs would mean other sizes
+    if not _read_alike(source, target):  # trained outputs would mean other boxes
         names = {id(part): name for name, part in target.named_modules()}
         fresh = tuple(f"{names[id(part)]}." for part in target.predictors)
         taken = {name: value for name, value in taken.items() if not name.startswith(fresh)}

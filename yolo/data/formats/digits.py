@@ -6,6 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -121,15 +122,18 @@ def _draw_split(part: Path, split: str, count: int, options: dict[str, Any]) -> 
     chosen = order[round(low * len(order)) : round(high * len(order))]
     glyphs = pixels.reshape(-1, 8, 8)[chosen] / 16.0
     (part / split).mkdir()
-    scenes = []
-    for number in range(count):
+
+    def draw(number: int) -> list[list[int]]:
         rng = np.random.default_rng([options["seed"], SPLITS.index(split), number])
         image, rows = draw_scene(
             glyphs, labels[chosen], rng, options["size"], options["digits"], options["scale"]
         )
         data = cv2.imencode(".jpg", cv2.cvtColor(image, cv2.COLOR_RGB2BGR), [cv2.IMWRITE_JPEG_QUALITY, 92])[1]
         (part / split / f"{number:05d}.jpg").write_bytes(data.tobytes())
-        scenes.append(rows)
+        return rows
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # a scene depends on nothing but its number
+        scenes = list(pool.map(draw, range(count)))
     (part / f"{split}.json").write_text(json.dumps(scenes), encoding="utf-8")
 
 
