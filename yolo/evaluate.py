@@ -9,6 +9,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from yolo.checkpoint import Model
+from yolo.darknet.suppress import NmsKind
 from yolo.data import Annotated, DetectionDataset, collate
 from yolo.inference import Inference, Precision, Runnable, to_found
 from yolo.metrics import DetectionMetric, Report
@@ -92,6 +93,7 @@ def evaluate(
     *,
     score_threshold: float = 0.005,
     nms: float = 0.45,
+    nms_kind: NmsKind = "iou",
     multi_label: bool = True,
     kept: int = 300,
     clip: bool = True,
@@ -111,6 +113,7 @@ def evaluate(
         annotated: Pictures and objects.
         score_threshold: Candidates score strictly more.
         nms: IoU above which the better box of a class suppresses the other.
+        nms_kind: See :class:`Inference`.
         multi_label: Every class of a box is a candidate, not only its best one.
         kept: Detections per picture after suppression.
         clip: Cut boxes at the edges of the picture (Darknet's ``map`` does not).
@@ -131,6 +134,7 @@ def evaluate(
         model,
         score_threshold=score_threshold,
         iou_threshold=nms,
+        nms_kind=nms_kind,
         max_detections=kept,
         multi_label=multi_label,
         clip=clip,
@@ -141,8 +145,9 @@ def evaluate(
     metric.update(found, records)
     report = metric.compute()
     preprocess = model.preprocess
-    report["settings"] |= {"nms": nms, "multi_label": multi_label, "kept": kept, "clip": clip, "match": match}
-    report["settings"] |= {"resize": preprocess.resize, "size": list(preprocess.size)}
+    report["settings"] |= {"nms": nms, "nms_kind": inference.nms_kind}
+    report["settings"] |= {"multi_label": multi_label, "kept": kept, "clip": clip, "match": match}
+    report["settings"] |= preprocess.to_dict()
     report["settings"] |= {"device": str(inference.device), "precision": precision}
     fullest = sum(len(one.labels) == kept for one in found)
     if fullest:

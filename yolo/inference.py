@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from yolo.checkpoint import Model
+from yolo.darknet.suppress import NmsKind, resolve_kind, suppress_by_distance
 from yolo.data.batch import to_float
-from yolo.data.preprocess import Preprocess, Resize, undo
+from yolo.data.preprocess import Interpolation, Preprocess, Resize, undo
 from yolo.ops import detect
 from yolo.types import Detections, Found, Placement
 
 Precision = Literal["fp32", "bf16", "fp16"]
 DEFAULT_RATE = 25.0  # frames per second of a stream that does not say
+MOST_CANDIDATES = 10_000  # of a picture that reach the suppression by distance
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -51,7 +53,10 @@ def choose_device(device: str) -> torch.device:
 
 
 def with_preprocess(
-    model: "Model | Runnable", resize: Resize | None, size: Sequence[int] | None
+    model: "Model | Runnable",
+    resize: Resize | None,
+    size: Sequence[int] | None,
+    interpolation: Interpolation | None = None,
 ) -> "Model | Runnable":
     """The same network, fed by another way to resize or at another size; None keeps what the model says.
 
@@ -61,6 +66,8 @@ def with_preprocess(
     preprocess = model.preprocess
     if resize is not None:
         preprocess = replace(preprocess, resize=resize)
+    if interpolation is not None:
+        preprocess = replace(preprocess, interpolation=interpolation)
     if size is not None:
         if len(size) != 2:
             raise ValueError(f"size must be height and width in pixels, got {list(size)}")
@@ -86,13 +93,19 @@ def to_found(detections: Detections, placements: Sequence[Placement], clip: bool
     )
     results = []
     for index, (count, placement) in enumerate(zip(counts, placements, strict=True)):
-        mine = undo(boxes[index, :count], placement)
-        if clip:
-            mine[:, 0::2] = mine[:, 0::2].clip(0, placement.width)
-            mine[:, 1::2] = mine[:, 1::2].clip(0, placement.height)
-        inside = (mine[:, 2] > mine[:, 0]) & (mine[:, 3] > mine[:, 1])
-        results.append(Found(mine[inside], scores[index, :count][inside], labels[index, :count][inside]))
+        mine = Found(undo(boxes[index, :count], placement), scores[index, :count], labels[index, :count])
+        results.append(_inside(mine, placement, clip))
     return results
+
+
+def _inside(found: Found, placement: Placement, clip: bool) -> Found:
+    """Without boxes that have no area; ``clip`` cuts them first."""
+    boxes = found.boxes
+    if clip:
+        limits = (placement.width, placement.height) * 2
+        boxes = boxes.clip(0, np.asarray(limits, boxes.dtype))
+    kept = (boxes[:, 2] > boxes[:, 0]) & (boxes[:, 3] > boxes[:, 1])
+    return Found(boxes[kept], found.scores[kept], found.labels[kept])
 
 
 class Runnable(Protocol):
@@ -126,6 +139,8 @@ class Inference:
         multi_label: Every class of a box may be a candidate, not only its best one (Darknet's evaluation).
         class_agnostic: Boxes of different classes suppress each other.
         clip: Cut boxes at the edges of the picture.
+        nms_kind: What ``iou_threshold`` is compared with: ``iou``; ``distance``, Darknet's ``greedynms``
+            (:mod:`yolo.darknet.suppress`); ``cfg``, the one that the network's cfg names.
         device: ``auto``, ``cpu``, ``cuda`` or ``cuda:N``.
         precision: Of the network's arithmetic; boxes and scores are always float32.
     """
@@ -140,6 +155,7 @@ class Inference:
         multi_label: bool = False,
         class_agnostic: bool = False,
         clip: bool = True,
+        nms_kind: NmsKind = "iou",
         device: str = "auto",
         precision: Precision = "fp32",
     ) -> None:
@@ -156,6 +172,12 @@ class Inference:
             "class_agnostic": class_agnostic,
         }
         self.detections: Callable[[Tensor], Detections]
+        self.nms_kind = resolve_kind(nms_kind, model.detector if isinstance(model, Model) else None)
+        self.keep, self.threshold = max_detections, iou_threshold
+        if self.nms_kind == "distance":
+            if class_agnostic:
+                raise ValueError("nms_kind=distance suppresses within a class, got class_agnostic=true")
+            self.rule |= {"iou_threshold": 1.0, "max_detections": MOST_CANDIDATES}
         if isinstance(model, Model):
             self.device = choose_device(device)
             self.detector = model.detector.to(self.device).to(memory_format=torch.channels_last).eval()
@@ -169,7 +191,14 @@ class Inference:
     @torch.inference_mode()
     def __call__(self, images: Tensor, placements: Sequence[Placement]) -> list[Found]:
         """Detections of ``images`` ``[N, 3, H, W]`` uint8 RGB, whose pictures were placed so."""
-        return to_found(self.detections(images), placements, self.clip)
+        detections = self.detections(images)
+        if self.nms_kind == "iou":
+            return to_found(detections, placements, self.clip)
+        whole = zip(to_found(detections, placements, clip=False), placements, strict=True)
+        return [_inside(self._by_distance(found, place), place, self.clip) for found, place in whole]
+
+    def _by_distance(self, found: Found, placement: Placement) -> Found:
+        return suppress_by_distance(found, placement.height, placement.width, self.threshold, self.keep)
 
     def _network(self, images: Tensor) -> Detections:
         images = to_float(images.to(self.device, non_blocking=True))
