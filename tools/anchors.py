@@ -1,4 +1,4 @@
-"""Anchors: python tools/anchors.py kmeans data=bccd model=yolov2 k=5 (configs/anchors.yaml)."""
+"""Make and compare anchors: python tools/anchors.py kmeans data=bccd model=yolov2 k=5 (configs/anchors.yaml)."""
 
 import logging
 import sys
