@@ -8,6 +8,7 @@ carry the same two keys, so every file that training writes can be evaluated, us
 
 import os
 import pickle
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from torch import Tensor
 from yolo import darknet, models
 from yolo.darknet.zoo import ZOO, load_published
 from yolo.data.preprocess import Preprocess
+from yolo.looks import TORCH, looks_like
 from yolo.models.detector import Detector, Recipe
 
 FORMAT = 1
@@ -98,14 +100,23 @@ def read(path: Path) -> dict[str, Any]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path}: not a checkpoint that can be read safely ({reason})") from error
+        raise ValueError(
+            f"{path}: not a checkpoint that can be read safely: {_reason(path, error)}"
+        ) from error
     if not isinstance(content, dict) or "yolo" not in content or "state_dict" not in content:
         raise ValueError(f"{path}: not a checkpoint of this project (no 'yolo' and 'state_dict' in it)")
     found = content["yolo"].get("format")
     if found != FORMAT:
         raise ValueError(f"{path}: checkpoint format {found}, this version reads format {FORMAT}")
     return content
+
+
+def _reason(path: Path, error: Exception) -> str:
+    """What is wrong with a file that PyTorch's safe reader refuses."""
+    kind, code = looks_like(path), re.search(r"GLOBAL (\S+)", str(error))
+    if kind != TORCH:
+        return f"it looks like {kind}"
+    return "it is damaged or cut short" if code is None else f"it asks to run {code[1]}, which is refused"
 
 
 def load_model(weights: Path | str, cfg: Path | str | None = None, download: bool = False) -> Model:

@@ -163,7 +163,8 @@ def _expand(source: str | int | Path) -> list[tuple[str | int, PurePath]]:
         raise ValueError(
             f"source={text}: no picture or video in it, looked for {' '.join(sorted(PICTURES | VIDEOS))}"
         )
-    return [(str(file), PurePath(file.relative_to(root))) for file in files]
+    below = [[part for part in file.relative_to(root).parts if part != ".."] for file in files]
+    return [(str(file), PurePath(*parts)) for file, parts in zip(files, below, strict=True)]  # never leads up
 
 
 def _fixed_part(pattern: Path) -> Path:

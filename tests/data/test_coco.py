@@ -100,7 +100,7 @@ def test_names_outside_the_list(home: Path) -> None:
         ('{"images": [], "annotations": 3, "categories": []}', "has no list of objects 'annotations'"),
         ("[" * 100_000, "nested too deeply|not JSON"),
         ('{"images": [], "annotations": [], "categories": [{"id": 1}]}', "a category needs an id and a name"),
-        (b"\xff\xd8\xff\xe0", "not utf-8-sig text"),
+        (b"\xff\xd8\xff\xe0", "wanted text, this looks like a picture"),
     ],
 )
 def test_files_that_are_something_else(home: Path, content: str | bytes, message: str) -> None:

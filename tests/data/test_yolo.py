@@ -193,7 +193,8 @@ def test_data_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"it names nosuch\.names"):
         read_darknet(write(data, "classes=2\ntrain=train.txt\nnames=nosuch.names"))
     with pytest.raises(
-        ValueError, match=r"obj.data:1: wanted key = value of a Darknet .data file, found a network"
+        ValueError,
+        match=r"obj.data:1: wanted key = value of a Darknet .data file, found '\[net\]'.*looks like a Darknet cfg",
     ):
         read_darknet(write(data, "[net]\nbatch=1\n"))
     with pytest.raises(ValueError, match=r"leads out of"):

@@ -8,6 +8,7 @@ from yolo.data.formats.files import Files, cached
 from yolo.data.formats.plain_yaml import class_names
 from yolo.data.formats.rows import pictures_of_list, records_of
 from yolo.data.formats.text import agree, check_count, find_file, lines_of, read_text
+from yolo.looks import looks_like
 
 Names = str | Path | Sequence[str]
 
@@ -94,8 +95,10 @@ def read_options(path: str | Path) -> dict[str, str]:
             continue
         key, sign, value = text.partition("=")
         if not sign or text.startswith("["):
-            hint = "a network description (.cfg)" if text.startswith("[") else repr(text[:40])
-            raise ValueError(f"{path}:{number}: wanted key = value of a Darknet .data file, found {hint}")
+            raise ValueError(
+                f"{path}:{number}: wanted key = value of a Darknet .data file, found {text[:40]!r}; "
+                f"the file looks like {looks_like(path)}"
+            )
         options[key.strip()] = value.strip()
     return options
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import yaml  # type: ignore[import-untyped]
 
-from yolo.data.formats.text import read_names, read_text
+from yolo.data.formats.text import check_kind, read_names, read_text
+from yolo.looks import JSON, PLAIN, YAML
 
 Plain = str | list["Plain"] | dict[str, "Plain"]
 
@@ -18,8 +19,10 @@ def read_plain_yaml(path: str | Path) -> dict[str, Plain]:
     Raises:
         ValueError: It is not YAML, not a mapping, or uses a tag (``!!python/...``, ``!include``).
     """
+    text = read_text(path)
+    check_kind(path, text, YAML, YAML, PLAIN, JSON)  # JSON is YAML as well
     try:
-        root = yaml.compose(read_text(path), Loader=yaml.BaseLoader)
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise ValueError(f"{path}:{line}: not YAML: {error.problem}") from error

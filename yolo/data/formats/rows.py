@@ -7,6 +7,7 @@ from yolo.data.formats.annotated import Objects, Problem, problem_of
 from yolo.data.formats.files import Files
 from yolo.data.formats.text import (
     IMAGE_SUFFIXES,
+    check_kind,
     decode_text,
     find_file,
     label_candidates,
@@ -14,6 +15,7 @@ from yolo.data.formats.text import (
     relative_name,
 )
 from yolo.data.image import ImageInfo
+from yolo.looks import LIST, PLAIN
 from yolo.types import Record
 
 
@@ -31,7 +33,9 @@ def pictures_of_list(
     """
     found: list[tuple[Path, Path]] = []
     seen: set[Path] = set()
-    for number, line in lines_of(decode_text(files.read(listing), listing)):
+    text = decode_text(files.read(listing), listing)
+    check_kind(listing, text, LIST, LIST, PLAIN)
+    for number, line in lines_of(text):
         refusal: ValueError | None = None
         for base in bases:
             try:

@@ -6,6 +6,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from yolo.looks import EMPTY, PLAIN, kind_of
+
 IMAGE_SUFFIXES = frozenset(
     {".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".gif", ".mpo"}
 )
@@ -23,6 +25,9 @@ def decode_text(data: bytes, where: str | Path) -> str:
     try:
         return data.decode(encoding)
     except UnicodeDecodeError as error:
+        kind = kind_of(data[:4096])
+        if kind != PLAIN:
+            raise ValueError(f"{where}: wanted text, this looks like {kind}") from error
         line = data[: error.start].count(b"\n") + 1
         raise ValueError(
             f"{where}:{line}: not {encoding} text ({error.reason}), save the file as UTF-8"
@@ -56,7 +61,9 @@ def read_names(path: str | Path) -> list[str]:
         ValueError: The file is missing or empty, or has a blank line between names.
     """
     names: list[str] = []
-    for number, line in lines_of(read_text(path)):
+    text = read_text(path)
+    check_kind(path, text, "class names, one a line", PLAIN)
+    for number, line in lines_of(text):
         if number != len(names) + 1:
             raise ValueError(f"{path}:{len(names) + 1}: a blank line between class names would shift the ids")
         names.append(line.strip())
@@ -65,14 +72,26 @@ def read_names(path: str | Path) -> list[str]:
     return names
 
 
+def check_kind(path: str | Path, text: str, wanted: str, *kinds: str) -> None:
+    """Raise ValueError, with what it looks like, if the text of a file is none of ``kinds`` and not empty."""
+    kind = kind_of(text[:4096].encode("utf-8", "replace"))
+    if kind not in (*kinds, EMPTY):
+        raise ValueError(f"{path}: wanted {wanted}, this looks like {kind}")
+
+
 def class_list(given: Sequence[str] | None, found: Sequence[str], where: str | Path) -> list[str]:
     """The given classes, checked; or the found ones where none were given.
 
     Raises:
         ValueError: A name is empty or occurs twice.
     """
-    names = [str(name) for name in (found if given is None else given)]
+    names = list(found if given is None else given)
     for index, name in enumerate(names):
+        if not isinstance(name, str):
+            raise ValueError(
+                f"{where}: class {index} is {name!r} and not text: YAML and the command line turn words such as "
+                f"no, on, null and 007 into other things, put the name in quotes"
+            )
         if not name.strip():
             raise ValueError(f"{where}: class {index} has an empty name")
         if name in names[:index]:
