@@ -79,7 +79,7 @@ def test_wrong_options_are_named_with_the_nearest(
     [
         ("batch_size=five", "batch_size is a number (now 8), got 'five'"),
         ("save_txt=yes", "save_txt is true or false, got 'yes'"),
-        ("preprocess=3", "preprocess is a group of options (resize, size), got 3"),
+        ("preprocess=3", "preprocess is a group of options (resize, size, "),
         ("preprocess.size=416,256", "write preprocess.size=[416,256] for a list"),
         ("source", "'source' is no option: options are written key=value"),
     ],
