@@ -8,13 +8,13 @@ TORCH ?= torch==2.14.1 torchvision==0.29.1
 # What `make test` runs; TESTS="" runs everything, also what is slow or needs a GPU.
 TESTS ?= -m "not slow and not gpu"
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint docs clean
 
 $(BIN)/.installed: pyproject.toml setup.py $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/*.cpp csrc/cuda/*.cu)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q "setuptools>=77" wheel
 	$(BIN)/python -c "import torch, torchvision" 2>/dev/null || $(BIN)/python -m pip install -q $(TORCH)
-	$(BIN)/python -m pip install -q --no-build-isolation -e ".[dev,export]"
+	$(BIN)/python -m pip install -q --no-build-isolation -e ".[dev,docs,export]"
 	touch $@
 
 # Threads that wait their turn without spinning: on two cores the loader needs one of them.
@@ -26,7 +26,7 @@ demo: $(BIN)/.installed
 	$(BIN)/python tools/predict.py weights=runs/demo/train/best.ckpt source="'.cache/digits-v2-160x160-6000x*/test/*0.jpg'" hydra.run.dir=runs/demo/predict
 	@echo "checkpoint: runs/demo/train/best.ckpt"
 	@echo "metrics:    runs/demo/val/metrics.json"
-	@echo "pictures:   runs/demo/predict/"
+	@echo "pictures:   runs/demo/predict/images/"
 
 test: $(BIN)/.installed
 	$(BIN)/python -m pytest -q $(TESTS)
@@ -34,5 +34,8 @@ test: $(BIN)/.installed
 lint: $(BIN)/.installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
+docs: $(BIN)/.installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) build dist runs .cache *.egg-info yolo/_C*.so
+	rm -rf $(VENV) build dist site runs .cache *.egg-info yolo/_C*.so
