@@ -115,10 +115,12 @@ def test_commands_run(
             assert called is not None
             name, arguments = called
             monkeypatch.setattr(sys, "argv", ["yolo", name, *arguments, *quick(name, arguments)])
+            status = 0
             try:
                 console.main()
             except SystemExit as stop:
-                assert not stop.code, (shlex.join(command), capsys.readouterr().err)
+                status = int(stop.code or 0)
+            assert status == 0, (shlex.join(command), capsys.readouterr().err)
 
 
 def quick(name: str, arguments: list[str]) -> list[str]:
