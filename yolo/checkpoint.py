@@ -9,6 +9,7 @@ carry the same two keys, so every file that training writes can be evaluated, us
 import os
 import pickle
 import re
+import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +26,11 @@ from yolo.models.detector import Detector, Recipe
 
 FORMAT = 1
 PREFIX = "detector."
+# what PyTorch's reader and the constructors raise for files with a wrong byte in them: they do not check what they read
+_BROKEN = (
+    *(pickle.UnpicklingError, RuntimeError, OSError, EOFError, LookupError, ValueError, TypeError),
+    *(AttributeError, AssertionError, OverflowError, MemoryError, struct.error),
+)
 
 
 @dataclass(frozen=True)
@@ -99,11 +105,14 @@ def read(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{path}: no such checkpoint")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
+    except _BROKEN as error:
         raise ValueError(
             f"{path}: not a checkpoint that can be read safely: {_reason(path, error)}"
         ) from error
-    if not isinstance(content, dict) or "yolo" not in content or "state_dict" not in content:
+    if not (
+        isinstance(content, dict)
+        and all(isinstance(content.get(key), dict) for key in ("yolo", "state_dict"))
+    ):
         raise ValueError(f"{path}: not a checkpoint of this project (no 'yolo' and 'state_dict' in it)")
     found = content["yolo"].get("format")
     if found != FORMAT:
@@ -152,14 +161,18 @@ def _darknet_preprocess(detector: Detector, size: tuple[int, int]) -> Preprocess
 def _load_checkpoint(path: Path) -> Model:
     content = read(path)
     about = content["yolo"]
-    detector = build(Recipe(**about["recipe"]))
     state = {
-        name.removeprefix(PREFIX): value
+        str(name).removeprefix(PREFIX): value
         for name, value in content["state_dict"].items()
-        if name.startswith(PREFIX)
+        if str(name).startswith(PREFIX)
     }
     try:
+        detector = build(Recipe(**about["recipe"]))
+        model = Model(detector.eval(), list(about["classes"]), Preprocess.from_dict(about["preprocess"]))
+    except _BROKEN as error:
+        raise ValueError(f"{path}: its description of the network is wrong: {error}") from error
+    try:
         detector.load_state_dict(state)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: the weights do not fit the network it describes: {error}") from error
-    return Model(detector.eval(), list(about["classes"]), Preprocess.from_dict(about["preprocess"]))
+    return model
