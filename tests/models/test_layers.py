@@ -201,3 +201,21 @@ def test_blocks_export_to_plain_onnx(tmp_path: Path) -> None:
     (out,) = session.run(None, {"images": images.numpy()})
     with torch.no_grad():
         torch.testing.assert_close(torch.from_numpy(out), network(images), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["half residual", "planar residual", "odd channels", "evaluation"])
+def test_what_the_fused_operator_does_not_take(kind: str) -> None:
+    """The plain modules stand in, wholly or for the residual, and say the same up to rounding."""
+    channels = 12 if kind == "odd channels" else 16
+    torch.manual_seed(0)
+    layer = ConvBnAct(3, channels, 3).cuda().to(memory_format=torch.channels_last)
+    layer.train(kind != "evaluation")
+    x = torch.randn(2, 3, 9, 9, device="cuda").to(memory_format=torch.channels_last)
+    residual = torch.randn(2, channels, 9, 9, device="cuda")
+    if kind == "half residual":
+        residual = residual.half().to(memory_format=torch.channels_last)
+    found = layer(x, residual)
+    layer.norm.reset_running_stats()
+    wanted = residual + layer.act(layer.norm(layer.conv(x)))
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)

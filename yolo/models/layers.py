@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from yolo.models.fused import norm_act
+
 NORM_EPS = 1e-5  # Darknet's cuDNN build (convolutional_layer.c); it keeps .99 of the running statistics
 NORM_MOMENTUM = 0.01
 LEAKY_SLOPE = 0.1
@@ -30,8 +32,8 @@ def activation(name: Activation) -> nn.Module:
 class ConvBnAct(nn.Module):
     """Convolution, batch norm, activation: ``[convolutional]`` with ``batch_normalize=1`` and ``pad=1``.
 
-    The only place where the three meet, so that norm and activation can be replaced by one fused operator
-    that reads the same parameters.
+    In training on a GPU, channels last, one operator does all that follows the convolution, with the parameters
+    of the plain modules.
     """
 
     def __init__(
@@ -47,8 +49,9 @@ class ConvBnAct(nn.Module):
         self.norm = nn.BatchNorm2d(out_channels, eps=NORM_EPS, momentum=NORM_MOMENTUM)
         self.act = activation(act)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.act(self.norm(self.conv(x)))
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        """``[N, C, H, W]``; ``residual`` is added behind the activation."""
+        return norm_act(self.conv(x), self.norm, self.act, residual)
 
 
 class Residual(nn.Module):
@@ -60,7 +63,7 @@ class Residual(nn.Module):
         self.expand = ConvBnAct(hidden, channels, 3, act=act)
 
     def forward(self, x: Tensor) -> Tensor:
-        return x + self.expand(self.reduce(x))
+        return self.expand(self.reduce(x), residual=x)
 
 
 class MaxPool(nn.Module):

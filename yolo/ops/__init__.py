@@ -1,8 +1,9 @@
-"""Operators: box maths, decoding, detection and suppression."""
+"""Operators: box maths, decoding, detection, suppression, and batch norm with activation for training."""
 
 from yolo.ops.decode import decode
 from yolo.ops.detect import detect
 from yolo.ops.heads import Anchors, HeadSpec
 from yolo.ops.nms import nms
+from yolo.ops.norm import batch_norm_act
 
-__all__ = ["Anchors", "HeadSpec", "decode", "detect", "nms"]
+__all__ = ["Anchors", "HeadSpec", "batch_norm_act", "decode", "detect", "nms"]

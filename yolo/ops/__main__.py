@@ -6,7 +6,7 @@ import torch
 
 from yolo.ops.library import has_kernel
 
-OPERATORS = ("decode_boxes", "detect", "nms")
+OPERATORS = ("decode_boxes", "detect", "nms", "batch_norm_act")
 
 
 def summary() -> str:

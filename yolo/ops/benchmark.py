@@ -1,7 +1,8 @@
 """The operators side by side: PyTorch reference, compiled kernels, torchvision's path and a peer's function.
 
 The bars of the project (H200): decoding at 70 % of the copy bandwidth; ``detect`` on an ordinary scene in
-0.10 ms for one picture and 0.35 for 32, on the dense scene in 0.5 and 5, at an evaluation threshold in 10.
+0.10 ms for one picture and 0.35 for 32, on the dense scene in 0.5 and 5, at an evaluation threshold in 10; batch
+norm and leaky ReLU of ``[64, 64, 320, 320]``, forward and backward, in 2.2.
 """
 
 import importlib
@@ -14,28 +15,14 @@ from typing import Any
 
 import torch
 import torchvision  # type: ignore[import-untyped]
-from torch import Tensor
+from torch import Tensor, nn
 
 from yolo.ops.decode import decode_boxes_reference
 from yolo.ops.detect import detect_reference
-from yolo.ops.heads import Anchors, HeadSpec
 from yolo.ops.layout import pack
 from yolo.ops.library import has_kernel
-
-COCO_ANCHORS: Anchors = (
-    (10.0, 13.0),
-    (16.0, 30.0),
-    (33.0, 23.0),
-    (30.0, 61.0),
-    (62.0, 45.0),
-    (59.0, 119.0),
-    (116.0, 90.0),
-    (156.0, 198.0),
-    (373.0, 326.0),
-)
-CLASSES = 80
-IOU_THRESHOLD = 0.45
-MAX_DETECTIONS = 300
+from yolo.ops.norm import batch_norm_act
+from yolo.ops.workloads import IOU_THRESHOLD, MAX_DETECTIONS, Scene, random_logits, scenes, yolov3_specs
 
 log = logging.getLogger(__name__)
 
@@ -57,21 +44,6 @@ class Row:
     milliseconds: float
     replay: float | None = None
     note: str = ""
-
-
-@dataclass(frozen=True)
-class Scene:
-    """Head outputs of a known kind."""
-
-    name: str
-    specs: tuple[HeadSpec, ...]
-    logits: list[Tensor]
-    score_threshold: float
-    multi_label: bool
-
-    @property
-    def options(self) -> tuple[float, float, int, bool, bool]:
-        return self.score_threshold, IOU_THRESHOLD, MAX_DETECTIONS, self.multi_label, False
 
 
 def benchmark(device: str, runs: int = 50) -> list[Row]:
@@ -96,6 +68,8 @@ def format_row(row: Row) -> str:
 
 def _everything(device: str, runs: int) -> Iterator[Row]:
     yield from _decoding(device, runs)
+    if device == "cuda":
+        yield from _normalizing(runs)
     for scene in scenes(device):
         yield from _detection(scene, device, runs)
 
@@ -166,6 +140,34 @@ def _decoding(device: str, runs: int) -> Iterator[Row]:
             yield Row(name, way, took, replay, f"{moved / 1e6:.0f} MB, {share:.0%} of the copy bandwidth")
 
 
+def _normalizing(runs: int) -> Iterator[Row]:
+    """Batch norm and leaky ReLU, forward and backward, as YOLOv3 has them at 640 pixels, batch 64."""
+    bandwidth = copy_bandwidth("cuda")
+    types = torch.float16, torch.bfloat16, torch.float32
+    for channels, side in ((64, 320), (128, 160), (256, 80), (512, 40), (1024, 20)):
+        for dtype in types if channels == 64 else types[:1]:
+            x = torch.randn(64, channels, side, side, device="cuda", dtype=dtype)
+            yield from _normalize(x.to(memory_format=torch.channels_last).requires_grad_(), bandwidth, runs)
+
+
+def _normalize(x: Tensor, bandwidth: float, runs: int) -> Iterator[Row]:
+    channels, side = x.shape[1:3]
+    norm, act = nn.BatchNorm2d(channels, device="cuda"), nn.LeakyReLU(0.1, inplace=True)
+    grad, inputs = torch.randn_like(x), (x, norm.weight, norm.bias)
+    tables = norm.weight, norm.bias, norm.running_mean, norm.running_var
+
+    def timed(forward: Callable[[], Tensor]) -> float:
+        return median_ms(lambda: torch.autograd.grad(forward(), inputs, grad), "cuda", runs)
+
+    took = {"reference": timed(lambda: act(norm(x)))}
+    if has_kernel("batch_norm_act", "cuda"):
+        took["compiled"] = timed(lambda: batch_norm_act(x, *tables, act="leaky", slope=0.1))
+    for way, ms in took.items():
+        share = 8 * x.nbytes / ms / bandwidth  # x twice, forward and backward, the gradient twice; y and dx
+        name = f"norm + leaky 64 x {channels} x {side} x {side}, {str(x.dtype)[6:]}"
+        yield Row(name, way, ms, None, f"{share:.0%} of the copy bandwidth")
+
+
 def _detection(scene: Scene, device: str, runs: int) -> Iterator[Row]:
     layout = pack(scene.specs)
     boxes, scores = decode_boxes_reference(scene.logits, *layout)
@@ -221,71 +223,3 @@ def torchvision_path(scene: Scene) -> list[Tensor]:
         index = torchvision.ops.batched_nms(boxes[row], score, label, IOU_THRESHOLD)[:MAX_DETECTIONS]
         kept.append(torch.cat((boxes[row[index]], score[index, None], label[index, None]), dim=1))
     return kept
-
-
-def yolov3_specs() -> tuple[HeadSpec, ...]:
-    """The three heads of YOLOv3 for COCO."""
-    masks = ((32.0, (6, 7, 8)), (16.0, (3, 4, 5)), (8.0, (0, 1, 2)))
-    return tuple(HeadSpec("yolo", CLASSES, stride, COCO_ANCHORS, mask) for stride, mask in masks)
-
-
-def random_logits(specs: Sequence[HeadSpec], images: int, size: int, device: str) -> list[Tensor]:
-    """Standard normal head outputs for square pictures, the same on every device."""
-    generator = torch.Generator().manual_seed(0)
-    sides = [int(size / spec.stride) for spec in specs]
-    return [
-        torch.randn(images, spec.channels, side, side, generator=generator).to(device)
-        for spec, side in zip(specs, sides, strict=True)
-    ]
-
-
-def scenes(device: str) -> Iterator[Scene]:
-    """Ordinary, dense and evaluation scenes for one picture and a batch."""
-    specs = yolov3_specs()
-    dtype = torch.float16 if device == "cuda" else torch.float32
-    for images in (1, 32) if device == "cuda" else (1, 4):
-        logits = [x.to(dtype) for x in ordinary_logits(specs, images, device)]
-        yield Scene(f"detect YOLOv3 416, ordinary, batch {images}", specs, logits, 0.25, False)
-        last = [x.to(memory_format=torch.channels_last) for x in logits]
-        yield Scene(f"detect YOLOv3 416, channels last, batch {images}", specs, last, 0.25, False)
-        yield dense_scene(images, device)
-    images = images if device == "cuda" else 1
-    logits = [(x - 2.5).to(dtype) for x in random_logits(specs, images, 416, device)]
-    yield Scene(f"detect YOLOv3 416, evaluation, batch {images}", specs, logits, 0.001, True)
-    if device == "cuda":
-        dense = dense_scene(images, device)
-        yield Scene(f"detect dense, evaluation, batch {images}", dense.specs, dense.logits, 0.001, True)
-
-
-def ordinary_logits(specs: Sequence[HeadSpec], images: int, device: str) -> list[Tensor]:
-    """About 200 candidates a picture: 2 % of the cells see something, and are sure of one class."""
-    logits = random_logits(specs, images, 416, device)
-    generator = torch.Generator().manual_seed(1)
-    for x, spec in zip(logits, specs, strict=True):
-        view = x.view(images, spec.num_anchors, 5 + spec.num_classes, *x.shape[2:])
-        seen = torch.rand(view[:, :, 4].shape, generator=generator).to(device) < 0.02
-        view[:, :, 4] += torch.where(seen, 5.0, -5.0)
-        view[:, :, 5:] -= 3.0
-        label = torch.randint(spec.num_classes, seen.shape, generator=generator).to(device)
-        view[:, :, 5:].scatter_add_(2, label[:, :, None], torch.full_like(view[:, :, :1], 6.0))
-    return logits
-
-
-def dense_scene(images: int, device: str) -> Scene:
-    """8,400 predictions at 640 pixels, about 7,900 of them above 0.25.
-
-    Class scores are uniform numbers to the 40th power; boxes, 8 to 88 pixels wide and high, lie anywhere in
-    their cells.
-    """
-    specs = tuple(HeadSpec("yolo", CLASSES, stride, ((32.0, 32.0),), (0,)) for stride in (8.0, 16.0, 32.0))
-    generator = torch.Generator().manual_seed(0)
-    logits = []
-    for spec in specs:
-        side = int(640 / spec.stride)
-        x = torch.rand(images, spec.channels, side, side, generator=generator)
-        x[:, :2] = x[:, :2].logit(1e-6)
-        x[:, 2:4] = ((x[:, 2:4] * 80 + 8) / 32).log()
-        x[:, 4] = 30.0
-        x[:, 5:] = (x[:, 5:] ** 40).clamp(1e-20, 1 - 1e-6).logit()
-        logits.append(x.to(device))
-    return Scene(f"detect dense (8,400 predictions), batch {images}", specs, logits, 0.25, False)

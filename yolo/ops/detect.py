@@ -114,4 +114,4 @@ register(
     detect_reference,
     _fake,
 )
-register_without_gradient("detect")
+register_without_gradient("detect", "yolo.ops.decode")

@@ -7,6 +7,7 @@ precision as it comes and compute in float32, so casting their inputs first woul
 
 import importlib
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, NoReturn
 
 import torch
@@ -37,16 +38,24 @@ def register(name: str, schema: str, reference: Callable[..., Any], fake: Callab
     torch.library.register_fake(f"yolo::{name}", fake, lib=library)
 
 
-def register_without_gradient(name: str) -> None:
+def register_without_gradient(name: str, instead: str) -> None:
     """Say that no result of ``yolo::name`` can be differentiated, so that ``backward`` refuses them."""
 
-    def mark(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.mark_non_differentiable(*output)
+    def mark(ctx: Any, inputs: tuple[Any, ...], output: Tensor | tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*((output,) if isinstance(output, Tensor) else output))
 
     def backward(ctx: Any, *grads: Tensor) -> NoReturn:
-        raise RuntimeError(f"yolo::{name} has no gradient; train through yolo.ops.decode")
+        raise RuntimeError(f"yolo::{name} has no gradient; train through {instead}")
 
     torch.library.register_autograd(f"yolo::{name}", backward, setup_context=mark, lib=library)
+
+
+def below_autograd() -> AbstractContextManager[None]:
+    """Calls in here go to the kernels at once: for the inside of a ``torch.autograd.Function``.
+
+    Without it every call passes through autograd's Python rule, which takes longer than all else about it.
+    """
+    return torch._C._AutoDispatchBelowAutograd()
 
 
 def has_kernel(name: str, device: str) -> bool:
