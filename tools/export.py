@@ -29,6 +29,9 @@ from yolo.deploy.run_onnx import OnnxRuntime
 from yolo.deploy.run_torch import TorchRuntime
 from yolo.deploy.score import score
 from yolo.inference import choose_device, with_preprocess
+from yolo.report.page import never_fatal
+from yolo.report.run import export_report
+from yolo.report.sections import Started
 
 log = logging.getLogger("yolo.export")
 SUFFIXES = {"onnx": ".onnx", "engine": ".engine", "triton": "_triton"}
@@ -65,16 +68,20 @@ def run(cfg: DictConfig) -> None:
         tolerance=_tolerance(options["parity"], cfg.precision),
         progress=True,
     )
-    if done.sensitivity:
-        console.print(sensitivity_table(done))
-    console.print(parity_table(done))
+    tables = [sensitivity_table(done)] if done.sensitivity else []
+    tables.append(parity_table(done))
+    console.print(*tables, sep="\n")
     scores = {}
     if done.passed and cfg.precision == "int8" and cfg.int8.evaluate is not None:
         split = _split(cfg, cfg.int8.evaluate)
         runtimes = [TorchRuntime(model, device=choose_device(cfg.int8.device)), OnnxRuntime(done.graph)]
         scores = {runtime.name: score(runtime, split, cfg.int8.match) for runtime in runtimes}
-        console.print(score_table(scores))
-    write_report(done, scores, Path(HydraConfig.get().runtime.output_dir) / "parity.json")
+        tables.append(score_table(scores))
+        console.print(tables[-1])
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    write_report(done, scores, folder / "parity.json")
+    with never_fatal("report"):
+        export_report(folder, done.path, done.passed, tables, Started.now(OmegaConf.to_yaml(cfg)))
     if not done.passed:
         raise ValueError(f"{done.path}: over tolerance, see the table; do not use this file")
     log.info("written: %s", done.path)

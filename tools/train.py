@@ -8,12 +8,16 @@ import pytorch_lightning as pl
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
+from yolo.anchors import Assignment
 from yolo.checkpoint import Model, load_model
 from yolo.cli import main
 from yolo.metrics import DetectionMetric
-from yolo.training import DetectionData, DetectionModule, FreezeBackbone, freeze, transfer
+from yolo.report.page import never_fatal
+from yolo.report.run import Priors, training_report
+from yolo.report.sections import Started
+from yolo.training import DetectionData, DetectionModule, FreezeBackbone, Recorder, freeze, transfer
 from yolo.training.transfer import show
 
 log = logging.getLogger("yolo.train")
@@ -73,6 +77,32 @@ def train(cfg: DictConfig) -> None:
     )
     trainer.fit(module, datamodule=data, ckpt_path=cfg.checkpoint, weights_only=True)
     log.info("results in %s: best.ckpt, last.ckpt, metrics.csv", folder)
+    recorder = next((one for one in callbacks if isinstance(one, Recorder)), None)
+    if recorder is not None and trainer.is_global_zero and not trainer.fast_dev_run:
+        with never_fatal("report"):
+            _report(cfg, folder, module, data, recorder)
+
+
+def _report(
+    cfg: DictConfig, folder: Path, module: DetectionModule, data: DetectionData, recorder: Recorder
+) -> None:
+    """Draw what the run came to."""
+    size, stride = data.preprocess.size, module.detector.stride
+    sizes = [size] if module.multiscale is None else module.multiscale.sizes(size, stride)
+    path = training_report(
+        folder,
+        module.model.classes,
+        {split: data.annotated(split) for split in ("train", "val")},
+        Started.now(OmegaConf.to_yaml(cfg), cfg.seed),
+        recorder.validated,
+        Priors(
+            data.preprocess,
+            module.detector.specs,
+            Assignment.of(module.criterion),
+            [height / size[0] for height, _ in sizes],
+        ),
+    )
+    log.info("report: %s", path)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Score a detector: python tools/val.py weights=best.ckpt data=bccd split=test (configs/val.yaml)."""
 
 import logging
+import time
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -14,6 +15,9 @@ from yolo.deploy import open_model
 from yolo.evaluate import evaluate
 from yolo.inference import with_preprocess
 from yolo.report import draw_results, evaluation_tables, write_metrics, write_results
+from yolo.report.page import never_fatal
+from yolo.report.run import evaluation_report
+from yolo.report.sections import Started
 
 log = logging.getLogger("yolo.val")
 
@@ -35,6 +39,7 @@ def val(cfg: DictConfig) -> None:
         **OmegaConf.to_container(cfg.preprocess),
     )
     annotated = read(cfg.data, cfg.split)
+    began = time.perf_counter()
     report, found, records = evaluate(
         model,
         annotated,
@@ -45,6 +50,7 @@ def val(cfg: DictConfig) -> None:
         device=cfg.device,
         precision=cfg.precision,
     )
+    seconds = time.perf_counter() - began
     report["settings"] |= {"weights": str(cfg.weights), "split": cfg.split}
     console = Console()
     console.width = max(console.width, 100)  # what the columns need; a log file has no width of its own
@@ -58,6 +64,11 @@ def val(cfg: DictConfig) -> None:
         found, records, model.classes, folder / "pictures", count=cfg.draw, score_threshold=cfg.draw_threshold
     )
     log.info("written: %s", folder / "metrics.json")
+    if cfg.report:
+        with never_fatal("report"):
+            started, split = Started.now(OmegaConf.to_yaml(cfg)), {cfg.split: annotated}
+            path = evaluation_report(folder, report, found, records, model.classes, split, started, seconds)
+            log.info("report: %s", path)
 
 
 if __name__ == "__main__":

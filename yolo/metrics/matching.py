@@ -17,6 +17,7 @@ class Ranking:
     """The detections of one class over all pictures, by falling score, without the neutral ones."""
 
     hits: NDArray[np.bool_]  # [K], found an object that no better detection had found
+    scores: NDArray[np.float64]  # [K]
     positives: int  # objects that were to be found
     neutral: int  # detections that count neither way
 
@@ -68,7 +69,9 @@ def rank(
         chosen = np.flatnonzero(of_class & ~neutral)
         chosen = chosen[np.argsort(-scores[chosen], kind="stable")]
         hits = _first_claims(targets[chosen])
-        rankings.append(Ranking(hits, int(positives[label]), int(of_class.sum()) - len(chosen)))
+        rankings.append(
+            Ranking(hits, scores[chosen], int(positives[label]), int(of_class.sum()) - len(chosen))
+        )
     return rankings
 
 

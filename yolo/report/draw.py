@@ -65,6 +65,16 @@ def draw(
     return canvas
 
 
+def enlarged(image: Image, least: int = 320) -> tuple[Image, int]:
+    """A small picture enlarged by a whole factor, so that labels leave room for what is on it; and the factor."""
+    height, width = image.shape[:2]
+    factor = -(-least // max(1, min(height, width)))
+    if factor <= 1:
+        return image, 1
+    size = (width * factor, height * factor)
+    return np.asarray(cv2.resize(image, size, interpolation=cv2.INTER_LINEAR), np.uint8), factor
+
+
 def draw_truth_and_found(image: Image, truth: Truth, found: Found, classes: Sequence[str]) -> Image:
     """A picture twice, side by side: its annotated objects on the left, the detections on the right."""
     left = draw(image, truth.boxes, truth.labels, classes)

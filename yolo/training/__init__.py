@@ -5,6 +5,7 @@ from yolo.training.datamodule import DetectionData
 from yolo.training.module import DetectionModule
 from yolo.training.multiscale import MultiScale
 from yolo.training.progress import EpochLine, Progress
+from yolo.training.record import Recorder
 from yolo.training.schedule import constant, cosine, parameter_groups, steps
 from yolo.training.transfer import freeze, transfer
 
@@ -17,6 +18,7 @@ __all__ = [
     "FreezeBackbone",
     "MultiScale",
     "Progress",
+    "Recorder",
     "StopOnNaN",
     "constant",
     "cosine",
