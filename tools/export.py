@@ -63,7 +63,7 @@ def run(cfg: DictConfig) -> None:
         format=cfg.format,
         opset=cfg.opset,
         source=weights if weights.is_file() else None,
-        int8=_int8(cfg, options["int8"]) if cfg.precision == "int8" else None,
+        int8=_int8(cfg, options["int8"], bool(model.ranges)) if cfg.precision == "int8" else None,
         engine=_engine(options["engine"]),
         tolerance=_tolerance(options["parity"], cfg.precision),
         progress=True,
@@ -72,7 +72,7 @@ def run(cfg: DictConfig) -> None:
     tables.append(parity_table(done))
     console.print(*tables, sep="\n")
     scores = {}
-    if done.passed and cfg.precision == "int8" and cfg.int8.evaluate is not None:
+    if done.passed and cfg.precision == "int8" and "data" in cfg and cfg.int8.evaluate is not None:
         split = _split(cfg, cfg.int8.evaluate)
         runtimes = [TorchRuntime(model, device=choose_device(cfg.int8.device)), OnnxRuntime(done.graph)]
         scores = {runtime.name: score(runtime, split, cfg.int8.match) for runtime in runtimes}
@@ -112,11 +112,13 @@ def _tolerance(parity: dict[str, Any], precision: str) -> Tolerance:
     return replace(TOLERANCES[precision], **given)
 
 
-def _int8(cfg: DictConfig, chosen: dict[str, Any]) -> Int8Options:
+def _int8(cfg: DictConfig, chosen: dict[str, Any], trained: bool) -> Int8Options:
     rest = ("fp16" if cfg.format == "engine" else "fp32") if chosen["rest"] == "auto" else chosen["rest"]
-    paths = [record.path for record in _split(cfg, chosen["split"]).records]
+    # a network that was trained for int8 knows its ranges: pictures only show how much each layer suffers
+    needed = "data" in cfg or not trained
+    paths = [record.path for record in _split(cfg, chosen["split"]).records] if needed else []
     return Int8Options(
-        pictures=list(load_images(paths, chosen["count"])),
+        pictures=list(load_images(paths, chosen["probes"] if trained else chosen["count"])),
         method=chosen["method"],
         percentile=chosen["percentile"],
         probes=chosen["probes"],

@@ -13,7 +13,10 @@ from omegaconf import DictConfig, OmegaConf
 from yolo.anchors import Assignment
 from yolo.checkpoint import Model, load_model
 from yolo.cli import main
+from yolo.deploy import Int8Options, ranges_of
+from yolo.deploy.pictures import load_images
 from yolo.metrics import DetectionMetric
+from yolo.models import FakeQuant
 from yolo.report.page import never_fatal
 from yolo.report.run import Priors, training_report
 from yolo.report.sections import Started
@@ -23,6 +26,7 @@ from yolo.training.transfer import show
 log = logging.getLogger("yolo.train")
 
 
+CALIBRATION = 64  # pictures that say where the ranges of quantize=int8 start
 LOADER = ("train", "val", "test", "batch_size", "workers", "cache", "cache_dir", "close_mosaic")
 
 
@@ -31,6 +35,22 @@ def _accumulate(cfg: DictConfig, data: DetectionData) -> int:
     if cfg.nominal_batch is None:
         return 1
     return max(1, math.floor(cfg.nominal_batch / data.batch_size + 0.5))
+
+
+def _quantizer(cfg: DictConfig, model: Model, data: DetectionData) -> FakeQuant | None:
+    """Fake quantisation, its ranges as in the checkpoint that training starts from or measured on it."""
+    if cfg.quantize is None:
+        return None
+    if cfg.quantize != "int8":
+        raise ValueError(f"quantize must be int8 or null, got {cfg.quantize!r}")
+    start = cfg.checkpoint or cfg.weights
+    if start is None:
+        raise ValueError("quantize=int8 fine-tunes a trained network: give weights=...")
+    ranges = load_model(start, None if cfg.checkpoint else cfg.cfg).ranges
+    if not ranges:
+        paths = [record.path for record in data.annotated("train").records]
+        ranges = ranges_of(model, Int8Options(list(load_images(paths, CALIBRATION))))
+    return FakeQuant(model.detector, ranges)
 
 
 @main("train")
@@ -60,7 +80,7 @@ def train(cfg: DictConfig) -> None:
 
     module = DetectionModule(
         model, criterion, metric, build(cfg.optimizer), build(cfg.schedule), cfg.weight_decay,
-        build(cfg.multiscale), cfg.seed, **cfg.suppression,
+        build(cfg.multiscale), cfg.seed, **cfg.suppression, quantizer=_quantizer(cfg, model, data),
     )  # fmt: skip
     on_gpu = torch.cuda.is_available() and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
     settings = dict(cfg.trainer)

@@ -1,9 +1,10 @@
 """The one self-describing artifact: network, class names and how pictures must be prepared, in one file.
 
 A checkpoint is a plain ``torch.save`` file that loads with ``weights_only=True``: tensors, numbers and strings, no
-code. Under the key ``yolo`` it has ``format``, ``recipe`` (a name from a fixed list and its arguments), ``classes``
-and ``preprocess``; under ``state_dict`` the weights, prefixed ``detector.``. Lightning's own training checkpoints
-carry the same two keys, so every file that training writes can be evaluated, used and exported.
+code. Under the key ``yolo`` it has ``format``, ``recipe`` (a name from a fixed list and its arguments), ``classes``,
+``preprocess`` and ``ranges`` (filled by quantisation-aware training); under ``state_dict`` the weights, prefixed
+``detector.``. Lightning's own training checkpoints carry the same two keys, so every file that training writes can be
+evaluated, used and exported.
 """
 
 import os
@@ -11,7 +12,7 @@ import pickle
 import re
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,20 @@ _BROKEN = (
 
 @dataclass(frozen=True)
 class Model:
-    """A network with all that is needed to use it."""
+    """A network with all that is needed to use it.
+
+    Args:
+        detector: The network.
+        classes: Names, in the order of the labels.
+        preprocess: How pictures become its input.
+        ranges: For int8, as quantisation-aware training learned them: the absolute input value that becomes 127, by
+            layer. Empty after other training.
+    """
 
     detector: Detector
     classes: list[str]
     preprocess: Preprocess
+    ranges: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.classes) != self.detector.num_classes:
@@ -59,6 +69,7 @@ def describe(model: Model) -> dict[str, Any]:
         "recipe": asdict(model.detector.recipe),
         "classes": list(model.classes),
         "preprocess": model.preprocess.to_dict(),
+        "ranges": dict(model.ranges),
     }
 
 
@@ -168,7 +179,9 @@ def _load_checkpoint(path: Path) -> Model:
     }
     try:
         detector = build(Recipe(**about["recipe"]))
-        model = Model(detector.eval(), list(about["classes"]), Preprocess.from_dict(about["preprocess"]))
+        preprocess = Preprocess.from_dict(about["preprocess"])
+        ranges = {str(name): float(limit) for name, limit in about.get("ranges", {}).items()}
+        model = Model(detector.eval(), list(about["classes"]), preprocess, ranges)
     except _BROKEN as error:
         raise ValueError(f"{path}: its description of the network is wrong: {error}") from error
     try:

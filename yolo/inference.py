@@ -75,7 +75,7 @@ def with_preprocess(
     if not isinstance(model, Model):
         return model.prepared(preprocess)
     model.detector.check_size(*preprocess.size)
-    return Model(model.detector, model.classes, preprocess)
+    return replace(model, preprocess=preprocess)
 
 
 def to_found(detections: Detections, placements: Sequence[Placement], clip: bool = True) -> list[Found]:

@@ -1,16 +1,12 @@
 """Exports that several tests look at, made once."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.deploy.making import RULE, toy, write
+from tests.deploy.making import dense_file, dynamic_file, engine_file, half_file, rtx_module, toy
 from yolo.checkpoint import Model
-from yolo.deploy.build import Wanted
-
-pytest.importorskip("onnx", reason="the extra 'export' is not installed")
-pytest.importorskip("onnxscript", reason="the extra 'export' is not installed")
-pytest.importorskip("onnxruntime", reason="the extra 'export' is not installed")
 
 
 @pytest.fixture(scope="session")
@@ -19,21 +15,25 @@ def model() -> Model:
 
 
 @pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("exports")
+def dynamic(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return dynamic_file(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def dynamic(model: Model, folder: Path) -> Path:
-    """Any batch and size, suppression inside."""
-    path = folder / "dynamic.onnx"
-    write(model, path, Wanted(rule=RULE))
-    return path
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return dense_file(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
-def dense(model: Model, folder: Path) -> Path:
-    """Any batch at 64x96, every prediction."""
-    path = folder / "dense.onnx"
-    write(model, path, Wanted(size=(64, 96)))
-    return path
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return half_file(tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def rtx() -> Any:
+    return rtx_module()
+
+
+@pytest.fixture(scope="session")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return engine_file(tmp_path_factory)

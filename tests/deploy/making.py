@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -12,6 +14,7 @@ from yolo.deploy.build import Wanted, deployed, describe
 from yolo.deploy.graph import Suppression
 from yolo.deploy.metadata import Metadata
 from yolo.deploy.onnx import export_onnx
+from yolo.deploy.tensorrt import EngineOptions, Profile, build_engine
 from yolo.models.detector import Detector
 from yolo.models.layers import ConvBnAct, Upsample
 from yolo.ops.heads import HeadSpec
@@ -96,3 +99,53 @@ def scene(boxes: Sequence[Sequence[float]], scores: Sequence[Sequence[float]]) -
 
 
 RULE = Suppression(score_threshold=0.3, max_detections=50, candidates=600)
+TWO = (Profile((1, 64, 96), (1, 64, 96), (2, 64, 96)), Profile((4, 128, 128), (8, 128, 128), (8, 128, 192)))
+
+
+def needs_export() -> None:
+    """Skip where the packages that write and run ONNX are not installed."""
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason=f"{name} is not installed (pip install 'yolo-lightning[export]')")
+
+
+def rtx_module() -> Any:
+    """TensorRT for RTX, which builds engines on any Linux or Windows machine."""
+    reason = "tensorrt-rtx is not installed (pip install 'yolo-lightning[tensorrt-rtx]')"
+    return pytest.importorskip("tensorrt_rtx", reason=reason)
+
+
+def dynamic_file(factory: pytest.TempPathFactory) -> Path:
+    """The toy for any batch and size, suppression inside; written once a session."""
+    needs_export()
+    path = factory.getbasetemp() / "dynamic.onnx"
+    if not path.exists():
+        write(toy(), path, Wanted(rule=RULE))
+    return path
+
+
+def dense_file(factory: pytest.TempPathFactory) -> Path:
+    """The toy for any batch at 64x96, every prediction; written once a session."""
+    needs_export()
+    path = factory.getbasetemp() / "dense.onnx"
+    if not path.exists():
+        write(toy(), path, Wanted(size=(64, 96)))
+    return path
+
+
+def half_file(factory: pytest.TempPathFactory) -> Path:
+    """As :func:`dense_file` in float16; written once a session."""
+    needs_export()
+    path = factory.getbasetemp() / "half.onnx"
+    if not path.exists():
+        write(toy(), path, Wanted("fp16", size=(64, 96)))
+    return path
+
+
+def engine_file(factory: pytest.TempPathFactory) -> Path:
+    """A real engine of :func:`dynamic_file` with two profiles, for two kinds of GPU; built once a session."""
+    rtx_module()
+    path = factory.getbasetemp() / "dynamic.engine"
+    if not path.exists():
+        options = EngineOptions("tensorrt_rtx", profiles=TWO, targets=(89, 120))
+        build_engine(dynamic_file(factory), path, options, progress=True)
+    return path

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.deploy.making import RULE, pictures, toy
+from tests.deploy.making import RULE, needs_export, pictures, rtx_module, toy
 from yolo.checkpoint import Model
 from yolo.deploy import EngineOptions, Exported, Int8Options, Tolerance, Wanted, export
 from yolo.deploy.onnx import load, save
@@ -18,6 +18,7 @@ from yolo.deploy.run_onnx import OnnxRuntime
 from yolo.deploy.run_torch import TorchRuntime
 from yolo.deploy.triton import config
 
+needs_export()
 IMAGES = [np.ascontiguousarray(image.permute(1, 2, 0).numpy()) for image in pictures(4, 90, 130, seed=3)]
 
 
@@ -96,9 +97,7 @@ def test_over_tolerance_is_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_an_engine_that_cannot_run_here_did_not_pass(tmp_path: Path) -> None:
-    pytest.importorskip(
-        "tensorrt_rtx", reason="tensorrt-rtx is not installed (it is no dependency of this project)"
-    )
+    rtx_module()
     options = EngineOptions("tensorrt_rtx", targets=(89,))
     wanted = Wanted(batch=1, size=(64, 96))
     done = export(toy(), tmp_path / "m.engine", wanted, IMAGES, format="engine", engine=options)

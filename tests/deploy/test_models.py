@@ -1,15 +1,16 @@
 """Every network of this project through export: a batch and a size never traced, all precisions built."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from tests.deploy.making import pictures
+from tests.deploy.making import needs_export, pictures, rtx_module
 from yolo import models
 from yolo.checkpoint import Model
 from yolo.data import Preprocess
-from yolo.deploy import EngineOptions, Suppression, Wanted
+from yolo.deploy import EngineOptions, Metadata, Suppression, Wanted
 from yolo.deploy.build import deployed, describe
 from yolo.deploy.calibrate import measure
 from yolo.deploy.onnx import export_onnx, load, save
@@ -20,6 +21,7 @@ from yolo.deploy.run_torch import TorchRuntime
 from yolo.deploy.tensorrt import build_engine
 from yolo.models.build import DETECTORS
 
+needs_export()
 CLASSES = ["a", "b", "c", "d"]
 
 
@@ -79,35 +81,39 @@ def check(name: str, folder: Path) -> Path:
     return path
 
 
-def test_one_of_each_kind_of_graph(tmp_path: Path) -> None:
-    """The cheapest with a passthrough, softmax and a free size; all others are in the slow test."""
-    check("yolov2", tmp_path)
+def build(path: Path) -> Metadata:
+    about = build_engine(path, path.with_suffix(".engine"), EngineOptions("tensorrt_rtx", targets=(89,)))
+    assert about.engine["bytes"] > 10_000
+    return about
 
 
-def build(path: Path) -> None:
-    built = build_engine(path, path.with_suffix(".engine"), EngineOptions("tensorrt_rtx", targets=(89,)))
-    assert built.engine["bytes"] > 10_000
+def as_int8(path: Path, model: Model, size: tuple[int, int]) -> Path:
+    """The same graph with pairs around every layer."""
+    graph = load(path)
+    ranges = measure(folded(model.detector), [pictures(1, *size) / 255.0], "max")
+    assert insert_pairs(graph, ranges)
+    target = path.with_name(f"int8_{path.name}")
+    save(graph, target, replace(OnnxRuntime(path).about, precision="int8"))
+    return target
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", list(DETECTORS))
+FAMILIES = ("yolov1_tiny", "yolov2_tiny", "yolov3_tiny", "yolov4_tiny")
+EVERY = [name if name in FAMILIES else pytest.param(name, marks=pytest.mark.slow) for name in DETECTORS]
+
+
+@pytest.mark.parametrize("name", EVERY)
 def test_every_model_runs_and_builds(name: str, tmp_path: Path) -> None:
-    """fp32 with suppression and every axis free that can be; fp16 and int8 at one size."""
+    """fp32 and int8 with suppression and every axis free that can be; fp16 without, at one size."""
     path = check(name, tmp_path)
-    pytest.importorskip(
-        "tensorrt_rtx", reason="tensorrt-rtx is not installed (it is no dependency of this project)"
-    )
-    build(path)
+    rtx_module()
     model = small(name)
     size = model.preprocess.size
-    for precision in ("fp16", "int8"):
-        wanted = Wanted("fp16" if precision == "fp16" else "fp32", size=size)
-        about = describe(model, wanted)
-        module, _ = deployed(model.detector, wanted, half=precision == "fp16")
-        path = tmp_path / f"{precision}.onnx"
-        export_onnx(module, path, about)
-        if precision == "int8":
-            graph = load(path)
-            insert_pairs(graph, measure(folded(model.detector), [pictures(1, *size) / 255.0], "max"))
-            save(graph, path, about)
-        build(path)
+    ((low, _, high),) = build(path).engine["profiles"]
+    assert (low[0], high[0]) == (1, 32)
+    assert (low[1:] == high[1:]) == (model.detector.fixed_size is not None)
+    assert build(as_int8(path, model, size)).precision == "int8"
+    wanted = Wanted("fp16", size=size)
+    about = describe(model, wanted)
+    module, _ = deployed(model.detector, wanted, half=True)
+    export_onnx(module, tmp_path / "fp16.onnx", about)
+    assert build(tmp_path / "fp16.onnx").precision == "fp16"

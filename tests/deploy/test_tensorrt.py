@@ -4,24 +4,21 @@ import ast
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import onnx
 import pytest
 import torch
 
-from tests.deploy.making import RULE, pictures, write
+from tests.deploy.making import RULE, TWO, pictures
 from yolo.checkpoint import Model
 from yolo.deploy import run_tensorrt, tensorrt
-from yolo.deploy.build import Wanted
 from yolo.deploy.calibrate import measure
 from yolo.deploy.loading import load_detector
-from yolo.deploy.metadata import Metadata, read_sidecar, sidecar
+from yolo.deploy.metadata import Metadata, read_sidecar
 from yolo.deploy.onnx import load, read_metadata, save
 from yolo.deploy.precision import folded
 from yolo.deploy.quantize import insert_pairs
-from yolo.deploy.run_tensorrt import check_engine, engine_limits, profile_for, read_types
+from yolo.deploy.run_tensorrt import engine_limits, profile_for
 from yolo.deploy.tensorrt import (
     EngineOptions,
     Profile,
@@ -31,22 +28,8 @@ from yolo.deploy.tensorrt import (
     default_profile,
 )
 
+onnx = pytest.importorskip("onnx", reason="the extra 'export' is not installed")
 RTX = "tensorrt_rtx"
-TWO = (Profile((1, 64, 96), (1, 64, 96), (2, 64, 96)), Profile((4, 128, 128), (8, 128, 128), (8, 128, 192)))
-
-
-@pytest.fixture(scope="module")
-def rtx() -> Any:
-    return pytest.importorskip(
-        RTX, reason="tensorrt-rtx is not installed (it is no dependency of this project)"
-    )
-
-
-@pytest.fixture(scope="module")
-def engine(rtx: Any, dynamic: Path, folder: Path) -> Path:
-    path = folder / "dynamic.engine"
-    build_engine(dynamic, path, EngineOptions(RTX, profiles=TWO, targets=(89, 120)), progress=True)
-    return path
 
 
 def test_engine_with_suppression_and_two_profiles(engine: Path, dynamic: Path) -> None:
@@ -61,14 +44,13 @@ def test_engine_with_suppression_and_two_profiles(engine: Path, dynamic: Path) -
 
 @pytest.mark.parametrize("precision", ["fp16", "int8", "int8 in fp16"])
 def test_every_precision_builds(
-    rtx: Any, model: Model, folder: Path, ranges: dict[str, float], precision: str
+    rtx: Any, dense: Path, half: Path, tmp_path: Path, ranges: dict[str, float], precision: str
 ) -> None:
-    path = folder / f"{precision.replace(' ', '_')}.onnx"
-    about = write(model, path, Wanted("fp16" if "fp16" in precision else "fp32", size=(64, 96)))
+    source, path = half if "fp16" in precision else dense, tmp_path / "x.onnx"
+    graph = load(source)
     if "int8" in precision:
-        graph = load(path)
         insert_pairs(graph, ranges)
-        save(graph, path, about)
+    save(graph, path, read_metadata(source))
     built = build_engine(path, path.with_suffix(".engine"), EngineOptions(RTX, targets=(89,)))
     assert built.engine["profiles"] == [[[1, 64, 96], [8, 64, 96], [32, 64, 96]]]
 
@@ -152,80 +134,10 @@ def test_the_profile_goes_by_shape(engine: Path) -> None:
     assert str(engine_limits(about)).startswith("batch 1 to 8, height 64 to 128, width 96 to 192")
 
 
-def copy(engine: Path, folder: Path, **changes: Any) -> Path:
-    """The engine under another name, with another description."""
-    path = folder / "copy.engine"
-    path.write_bytes(engine.read_bytes())
-    about = read_sidecar(engine)
-    sidecar(path).write_text(replace(about, engine={**about.engine, **changes}).to_json())
-    return path
-
-
-def test_x05_four_kinds_of_wrong_file(engine: Path, dynamic: Path, tmp_path: Path) -> None:
-    """Another version, another GPU, cut short, an ONNX file: one line with file, found and needed."""
-
-    def refusal(path: Path, version: str, capability: tuple[int, int] | None = (8, 9)) -> str:
-        with pytest.raises(ValueError, match="copy") as caught:
-            check_engine(path, read_sidecar(path), version, capability)
-        message = str(caught.value)
-        assert "\n" not in message
-        assert message.startswith(str(path))
-        return message
-
-    here = read_sidecar(engine).engine["version"]
-    assert f"built by tensorrt_rtx 1.6.0, installed is {here}" in refusal(
-        copy(engine, tmp_path, version="1.6.0"), here
-    )
-    same = copy(engine, tmp_path)
-    check_engine(same, read_sidecar(same), here, (8, 9))
-    assert "built for compute capability 8.9 or 12.0, this GPU has 9.0" in refusal(same, here, (9, 0))
-    assert "needs an NVIDIA GPU" in refusal(same, here, None)
-    other = copy(engine, tmp_path, kind="tensorrt", gpu="NVIDIA A100", capability=[8, 0], targets=[])
-    assert "built for NVIDIA A100 (compute capability 8.0), this GPU has 9.0" in refusal(other, here, (9, 0))
-    cut = copy(engine, tmp_path)
-    cut.write_bytes(engine.read_bytes()[:1000])
-    assert f"1000 bytes, its description says {engine.stat().st_size}" in refusal(cut, here)
-
-    renamed = tmp_path / "renamed.engine"
-    renamed.write_bytes(dynamic.read_bytes())
-    with pytest.raises(ValueError, match=r"renamed\.engine: found an ONNX file, an engine is needed"):
-        load_detector(renamed)
-    bare = tmp_path / "bare.engine"
-    bare.write_bytes(engine.read_bytes())
-    with pytest.raises(ValueError, match=r"its description bare\.engine\.json is not beside it"):
-        load_detector(bare)
-    with pytest.raises(FileNotFoundError, match="no such file"):
-        load_detector(tmp_path / "none.engine")
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_an_engine_without_a_gpu(engine: Path) -> None:
     with pytest.raises(ValueError, match="an engine needs an NVIDIA GPU, PyTorch sees none"):
         load_detector(engine)
-
-
-def test_x02_types_are_read_from_the_engine(engine: Path) -> None:
-    """An engine that is fed floats beside a description that says bytes is refused, not fed bytes."""
-    about = read_sidecar(engine)
-
-    def fake(images: str) -> Any:
-        kinds = {"images": images, "boxes": "FLOAT", "scores": "FLOAT", "labels": "INT64", "count": "INT64"}
-        return SimpleNamespace(
-            num_io_tensors=len(kinds),
-            get_tensor_name=list(kinds).__getitem__,
-            get_tensor_dtype=lambda name: SimpleNamespace(name=kinds[name]),
-        )
-
-    types = read_types(fake("UINT8"), about, engine)
-    assert types["images"] == torch.uint8
-    assert types["labels"] == torch.int64
-    with pytest.raises(ValueError, match=r"is fed images of torch.float16, its description says torch.uint8"):
-        read_types(fake("HALF"), about, engine)
-    dense = replace(about, rule=None)
-    with pytest.raises(
-        ValueError, match="has images, boxes, scores, labels, count; its description promises"
-    ):
-        read_types(fake("UINT8"), dense, engine)
 
 
 def test_cache_key_depends_on_graph_and_options(rtx: Any, dynamic: Path, dense: Path) -> None:

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from yolo import models
-from yolo.checkpoint import Model, save_model
+from yolo.checkpoint import Model, load_model, save_model
 from yolo.data import Preprocess
 from yolo.deploy import load_detector
+from yolo.deploy.onnx import load
 
+onnx = pytest.importorskip("onnx", reason="the extra 'export' is not installed")
 ROOT = Path(__file__).parents[2]
 
 
@@ -67,6 +69,46 @@ def test_x05_a_foreign_engine_is_one_line_and_exit_1(tmp_path: Path) -> None:
     done = run("benchmark", "model", f"weights={engine}", folder=tmp_path)
     assert done.returncode == 1
     assert "foreign.engine: found an ONNX file, an engine is needed" in done.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_training_for_int8_and_its_export(weights: Path, tmp_path: Path) -> None:
+    """quantize=int8 starts from measured ranges, trains them, and the export takes them without calibration."""
+    model = ("model=yolov2_tiny", "model.width=0.0625", "data=digits", "data.cache_dir=cache")
+    small = ("data.counts=[32,8,8]", "data.workers=0", "data.batch_size=8", "preprocess.size=[96,96]")
+    done = run(
+        *("train", *model, *small, f"weights={weights}", "quantize=int8", "trainer.max_epochs=1"),
+        *("multiscale=null", "augment=none", "trainer.accelerator=cpu", "hydra.run.dir=out"),
+        folder=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    ranges = load_model(tmp_path / "out" / "last.ckpt").ranges
+    assert len(ranges) == 9
+    done = run("export", "weights=out/last.ckpt", "precision=int8", "output=x.onnx", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for one in load(tmp_path / "x.onnx").graph.initializer:
+        name = one.name.removeprefix("network.").removesuffix(".input_scale")
+        if name in ranges:
+            assert onnx.numpy_helper.to_array(one) == pytest.approx(ranges.pop(name) / 127)
+    assert not ranges
+    done = run("train", *model, "quantize=int8", folder=tmp_path)
+    assert done.stderr.strip().splitlines()[-1] == (
+        "train.py: quantize=int8 fine-tunes a trained network: give weights=..."
+    )
+
+
+@pytest.mark.slow
+def test_tools_take_exported_files(weights: Path, tmp_path: Path) -> None:
+    done = run("export", f"weights={weights}", "output=x.onnx", "hydra.run.dir=out", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    small = ("data=digits", "data.cache_dir=cache", "data.counts=[2,2,4]")
+    for tool, *options in (
+        ("val", *small, "workers=0", "batch_size=3"),
+        ("predict", "source=cache/*/test/*.jpg"),
+        ("benchmark", "model", "runs=2", "warm_up=1", "batch=[1,3]"),
+    ):
+        done = run(tool, *options[:1], "weights=x.onnx", *options[1:], "device=cpu", folder=tmp_path)
+        assert done.returncode == 0, (tool, done.stderr)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from yolo.data import Augment, Preprocess, read_digits
 from yolo.evaluate import evaluate
 from yolo.losses import build_loss
 from yolo.metrics import DetectionMetric
-from yolo.models import yolov1_tiny, yolov2_tiny
+from yolo.models import FakeQuant, yolov1_tiny, yolov2_tiny
 from yolo.training import (
     Checkpoints,
     DetectionData,
@@ -54,6 +54,7 @@ def fit(
     extra: tuple[pl.Callback, ...] = (),
     accumulate: int = 1,
     every_seconds: float = 0.0,
+    ranges: dict[str, float] | None = None,
 ) -> tuple[DetectionModule, pl.Trainer]:
     """One small run; everything that differs between tests is an argument."""
     pl.seed_everything(seed, verbose=False)
@@ -79,6 +80,7 @@ def fit(
         functools.partial(cosine, warmup_steps=2),
         multiscale=MultiScale(every=2, low=0.67, high=1.34),
         seed=seed,
+        quantizer=None if ranges is None else FakeQuant(detector, ranges),
     )
     trainer = pl.Trainer(
         max_epochs=epochs,

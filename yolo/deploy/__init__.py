@@ -1,7 +1,7 @@
 """From a trained model to ONNX and TensorRT, and back to detections through any runtime."""
 
 from yolo.deploy.build import Wanted
-from yolo.deploy.export import Exported, Int8Options, export
+from yolo.deploy.export import Exported, Int8Options, export, ranges_of
 from yolo.deploy.graph import Suppression
 from yolo.deploy.loading import kind_of, load_detector, open_model
 from yolo.deploy.metadata import Metadata
@@ -25,4 +25,5 @@ __all__ = [
     "kind_of",
     "load_detector",
     "open_model",
+    "ranges_of",
 ]

@@ -35,7 +35,8 @@ class Timing:
         images_per_second: Pictures over the sum of all those totals: what a user gets.
         device: Percentiles of network and suppression together, input on the device already.
         back_to_back: Mean of the same without waiting between batches; None on a CPU.
-        peak_mib: Most memory taken: on the GPU by PyTorch's allocator, on a CPU by the whole process.
+        peak_mib: Most memory taken: by PyTorch's allocator for PyTorch on a GPU; for other runtimes there what the
+            device has in use, by anybody, since they do not tell; on a CPU by the whole process.
     """
 
     runtime: str
@@ -65,9 +66,9 @@ def measure(
     if runs < 1 or not paths:
         raise ValueError(f"a benchmark needs at least one run and one picture, got {runs} and {len(paths)}")
     takes = (batch, 3, *runtime.preprocess.size)
-    if not runtime.limits.take(takes):
+    if not runtime.takes(takes):
         raise ValueError(f"{runtime.name} takes {runtime.limits}; got {'x'.join(map(str, takes))}")
-    with _peak(runtime.device) as peak:
+    with _peak(runtime) as peak:
         groups = _groups(paths, batch)
         for _ in range(warm_up):
             _one(runtime, next(groups), lambda: None)
@@ -163,8 +164,16 @@ def _device(runtime: Runtime, images: Tensor, runs: int) -> tuple[list[float], f
 
 
 @contextmanager
-def _peak(device: torch.device) -> Iterator[Callable[[], float]]:
-    if device.type == "cuda":
+def _peak(runtime: Runtime) -> Iterator[Callable[[], float]]:
+    device = runtime.device
+    if device.type == "cuda" and not isinstance(runtime, TorchRuntime):
+
+        def in_use() -> float:
+            free, total = torch.cuda.mem_get_info(device)
+            return (total - free) / MIB
+
+        yield in_use
+    elif device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         yield lambda: torch.cuda.max_memory_allocated(device) / MIB
     else:

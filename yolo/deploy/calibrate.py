@@ -8,17 +8,14 @@ from typing import Literal, NamedTuple, get_args
 import torch
 from torch import Tensor, nn
 
-from yolo.deploy.precision import layer_names
 from yolo.models.detector import Detector
+from yolo.models.quantize import quantizable, rounded_input, rounded_weight
 
 log = logging.getLogger(__name__)
 
 Method = Literal["entropy", "percentile", "max"]
 BINS = 2048
-LEVELS = 127.0  # of a symmetric int8 value, to either side of zero
 _FIRST_LEVELS = 128  # bins of the smallest range that entropy calibration considers
-
-QUANTIZABLE = (nn.Conv2d, nn.Linear)
 
 
 class Histogram:
@@ -81,12 +78,6 @@ def _best_cut(counts: Tensor) -> int:
     return best
 
 
-def quantizable(detector: Detector) -> dict[str, nn.Module]:
-    """Layers that int8 can compute, by name, in the order of the cfg."""
-    modules = dict(detector.named_modules())
-    return {name: modules[name] for name in layer_names(detector) if isinstance(modules[name], QUANTIZABLE)}
-
-
 @torch.no_grad()
 def measure(
     detector: Detector, batches: Iterable[Tensor], method: Method = "entropy", percentile: float = 99.99
@@ -126,23 +117,12 @@ def _before(layer: nn.Module, histogram: Histogram) -> Iterator[None]:
         handle.remove()
 
 
-def weight_scale(weight: Tensor) -> Tensor:
-    """Per output channel ``[O]``: the largest weight becomes 127."""
-    return weight.detach().float().flatten(1).abs().amax(dim=1).clamp(min=1e-12) / LEVELS
-
-
 @contextmanager
 def simulated(layer: nn.Conv2d | nn.Linear, limit: float) -> Iterator[None]:
     """Let ``layer`` compute with int8 input and weights as long as the context lasts."""
     weight = layer.weight.data
-    scale = weight_scale(weight).reshape(-1, *(1,) * (weight.dim() - 1))
-    step = limit / LEVELS
-
-    def quantise(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return ((inputs[0] / step).round().clamp(-LEVELS - 1, LEVELS) * step,)
-
-    handle = layer.register_forward_pre_hook(quantise)
-    layer.weight.data = (weight / scale).round().clamp(-LEVELS - 1, LEVELS) * scale
+    handle = layer.register_forward_pre_hook(lambda _, inputs: (rounded_input(inputs[0], limit),))
+    layer.weight.data = rounded_weight(weight)
     try:
         yield
     finally:
@@ -170,8 +150,9 @@ def sensitivities(
     """
     wanted = [detector(images) for images in batches]
     rows = []
-    for name, layer in quantizable(detector).items():
-        assert isinstance(layer, QUANTIZABLE)
+    layers = quantizable(detector)
+    for name in ranges:
+        layer = layers[name]
         noise = signal = 0.0
         with simulated(layer, ranges[name]):
             for images, clean in zip(batches, wanted, strict=True):

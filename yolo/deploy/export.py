@@ -11,7 +11,7 @@ from torch import Tensor
 from yolo.checkpoint import Model
 from yolo.deploy.build import Wanted, deployed, describe
 from yolo.deploy.calibrate import Method, Sensitivity, measure, sensitivities
-from yolo.deploy.metadata import Metadata, sidecar
+from yolo.deploy.metadata import ENGINES, Metadata, sidecar
 from yolo.deploy.onnx import OPSET, export_onnx, load, save
 from yolo.deploy.parity import TOLERANCES, Row, Tolerance, compare, reject
 from yolo.deploy.pictures import Image, batches, prepare
@@ -23,11 +23,14 @@ from yolo.deploy.run_torch import TorchRuntime
 from yolo.deploy.runtime import Runtime
 from yolo.deploy.tensorrt import EngineOptions, build_engine
 from yolo.deploy.triton import write_repository
+from yolo.models.detector import Detector
+from yolo.models.quantize import quantizable
 
 log = logging.getLogger(__name__)
 
 Format = Literal["onnx", "engine", "triton"]
 Rest = Literal["fp32", "fp16"]
+SUFFIXES = {"onnx": (".onnx",), "engine": ENGINES}  # by which a file is known when it is loaded
 UNTRACED_BATCH = 3
 
 
@@ -36,11 +39,13 @@ class Int8Options:
     """How the ranges of an int8 graph are found and which layers are left out of it.
 
     Args:
-        pictures: At least a few hundred that look like those the model will see.
+        pictures: At least a few hundred that look like those the model will see; a network that was trained for
+            int8 knows its ranges and needs none.
         method: ``entropy``, ``percentile`` or ``max`` (:class:`yolo.deploy.calibrate.Histogram`).
         percentile: For ``percentile``.
         probes: Pictures on which the sensitivity of every layer is measured.
-        max_error: Layers whose int8 form alone changes the raw outputs by more than this share are left out.
+        max_error: Layers whose int8 form alone changes the raw outputs by more than this share are left out,
+            unless they were trained for int8.
         keep: Layers to leave out in any case.
         rest: Type of everything that is not int8.
         batch_size: Of the calibration.
@@ -116,6 +121,8 @@ def export(
     """
     if format not in get_args(Format):
         raise ValueError(f"format must be one of {', '.join(get_args(Format))}, got {format!r}")
+    if format != "triton" and output.suffix not in SUFFIXES[format]:
+        raise ValueError(f"output of format={format} ends in {' or '.join(SUFFIXES[format])}, got {output}")
     tolerance = tolerance or TOLERANCES[wanted.precision]
     graph = output if format == "onnx" else output.with_suffix(".onnx")
     about, sensitivity = _write_graph(model, graph, wanted, opset, source, int8)
@@ -147,12 +154,19 @@ def _write_graph(
         about = replace(about, kept=kept)
         export_onnx(module, path, about, opset)
         return _Graph(about, [])
-    if int8 is None or not int8.pictures:
+    int8 = int8 or Int8Options()
+    if not int8.pictures and not model.ranges:
         raise ValueError("precision=int8 needs pictures to calibrate on")
     if int8.rest == "fp16" and opset < 19:
         raise ValueError(f"int8 with fp16 for the rest needs opset 19 or 20, got {opset}")
-    ranges, rows = _calibrate(model, int8)
-    kept = {row.name: f"error {row.error:.3f} in int8" for row in rows if row.error > int8.max_error}
+    detector = folded(model.detector).to(int8.device)
+    ranges = model.ranges or ranges_of(model, int8, detector)
+    probes = [_floats([image], model, int8) for image in int8.pictures[: int8.probes]]
+    rows = sensitivities(detector, ranges, probes) if probes else []
+    if model.ranges:
+        kept = dict.fromkeys(quantizable(detector).keys() - ranges.keys(), "not trained for int8")
+    else:
+        kept = {row.name: f"error {row.error:.3f} in int8" for row in rows if row.error > int8.max_error}
     for name in int8.keep:
         if name not in ranges:
             raise ValueError(f"keep: no layer is called {name}; there are {', '.join(ranges)}")
@@ -168,19 +182,22 @@ def _write_graph(
     return _Graph(about, rows)
 
 
-def _calibrate(model: Model, int8: Int8Options) -> tuple[dict[str, float], list[Sensitivity]]:
-    detector = folded(model.detector).to(int8.device)
+def ranges_of(model: Model, int8: Int8Options, detector: Detector | None = None) -> dict[str, float]:
+    """Measure the range of every layer's input on ``int8.pictures``.
 
-    def floats(images: Sequence[Image]) -> Tensor:
-        return prepare(images, model.preprocess).to(int8.device).float() / 255.0
+    Args:
+        model: Not changed.
+        int8: Pictures and method.
+        detector: That of ``model``, folded and on the device, where it is at hand.
+    """
+    detector = folded(model.detector).to(int8.device) if detector is None else detector
+    starts = range(0, len(int8.pictures), int8.batch_size)
+    chunks = (_floats(int8.pictures[start : start + int8.batch_size], model, int8) for start in starts)
+    return measure(detector, chunks, int8.method, int8.percentile)
 
-    chunks = [
-        int8.pictures[start : start + int8.batch_size]
-        for start in range(0, len(int8.pictures), int8.batch_size)
-    ]
-    ranges = measure(detector, (floats(chunk) for chunk in chunks), int8.method, int8.percentile)
-    probes = [floats([image]) for image in int8.pictures[: int8.probes]]
-    return ranges, sensitivities(detector, ranges, probes)
+
+def _floats(images: Sequence[Image], model: Model, int8: Int8Options) -> Tensor:
+    return prepare(images, model.preprocess).to(int8.device).float() / 255.0
 
 
 class _Gate:
@@ -214,7 +231,7 @@ class _Gate:
         return self._rows(runtime)
 
     def _rows(self, runtime: Runtime) -> list[Row]:
-        taken = [images for images in self.batches if runtime.limits.take(images[0].shape)]
+        taken = [images for images in self.batches if runtime.takes(images[0].shape)]
         if not taken:
             return [Row(runtime.name, not_run=f"it takes {runtime.limits}")]
         return [compare(self.reference, runtime, images, self.tolerance) for images in taken]

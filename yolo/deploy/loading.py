@@ -8,13 +8,13 @@ import torch
 from yolo.checkpoint import Model, load_model
 from yolo.deploy.extras import require
 from yolo.deploy.graph import Suppression
+from yolo.deploy.metadata import ENGINES
 from yolo.deploy.run_onnx import OnnxRuntime
 from yolo.deploy.run_tensorrt import TensorRTRuntime
 from yolo.deploy.run_torch import Mode, Precision, TorchRuntime
 from yolo.deploy.runtime import Runtime
 
 Kind = Literal["pytorch", "onnx", "engine"]
-ENGINES = (".engine", ".plan")
 
 
 def kind_of(path: Path | str) -> Kind:

@@ -12,6 +12,7 @@ from yolo.deploy.graph import InputType, Suppression
 from yolo.ops.heads import HeadSpec
 
 FORMAT = 1
+ENGINES = (".engine", ".plan")  # names of plans
 KEY = "yolo"  # of metadata_props
 EVERY = ("boxes", "scores")  # outputs without suppression
 SUPPRESSED = ("boxes", "scores", "labels", "count")

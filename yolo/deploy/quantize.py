@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from yolo.deploy.calibrate import LEVELS
 from yolo.deploy.extras import require
+from yolo.models.quantize import LEVELS
 
 PREFIX = "network."  # of the names of weights in an exported graph
 KINDS = ("Conv", "Gemm")
@@ -33,18 +33,19 @@ def insert_pairs(model: Any, ranges: Mapping[str, float]) -> list[str]:
     onnx = require("onnx")
     graph = model.graph
     weights = {one.name: one for one in graph.initializer}
-    pairs: dict[str, str] = {}  # tensor to its dequantised form, shared by all layers that read it
+    pairs: dict[tuple[str, float], str] = {}  # tensor and range to what all layers that read it so share
     nodes, done = [], []
     for node in graph.node:
         layer = _layer(node)
         if layer in ranges:
             weight = onnx.numpy_helper.to_array(weights[node.input[1]])
-            source = node.input[0]
-            if source not in pairs:
-                pairs[source] = f"{source}_dequantized"
-                nodes += _activation_pair(onnx, graph, source, ranges[layer] / LEVELS, weight.dtype)
+            read = (node.input[0], ranges[layer])
+            if read not in pairs:
+                pair = _activation_pair(onnx, graph, *read, f"{PREFIX}{layer}.input", weight.dtype)
+                pairs[read] = pair[-1].output[0]
+                nodes += pair
             nodes.append(_weight_pair(onnx, graph, node.input[1], weight))
-            node.input[0] = pairs[source]
+            node.input[0] = pairs[read]
             node.input[1] = f"{node.input[1]}_dequantized"
             done.append(layer)
         nodes.append(node)
@@ -53,8 +54,8 @@ def insert_pairs(model: Any, ranges: Mapping[str, float]) -> list[str]:
         raise ValueError(f"the graph has no layer {', '.join(missing)} that could be quantised")
     del graph.node[:]
     graph.node.extend(nodes)
-    read = {name for node in graph.node for name in node.input}
-    left = [one for one in graph.initializer if one.name in read]
+    used = {name for node in graph.node for name in node.input}
+    left = [one for one in graph.initializer if one.name in used]
     del graph.initializer[:]
     graph.initializer.extend(left)
     return done
@@ -70,17 +71,15 @@ def _layer(node: Any) -> str:
     return name.removeprefix(PREFIX).removesuffix(".weight")
 
 
-def _activation_pair(onnx: Any, graph: Any, source: str, scale: float, dtype: np.dtype[Any]) -> list[Any]:
-    names = _constants(onnx, graph, source, np.array(scale, dtype), np.array(0, np.int8))
+def _activation_pair(
+    onnx: Any, graph: Any, source: str, limit: float, name: str, dtype: np.dtype[Any]
+) -> list[Any]:
+    names = _constants(onnx, graph, name, np.array(limit / LEVELS, dtype), np.array(0, np.int8))
+    quantized, dequantized = f"{name}_quantized", f"{name}_dequantized"
     make = onnx.helper.make_node
     return [
-        make("QuantizeLinear", [source, *names], [f"{source}_quantized"], f"{source}_quantize"),
-        make(
-            "DequantizeLinear",
-            [f"{source}_quantized", *names],
-            [f"{source}_dequantized"],
-            f"{source}_dequantize",
-        ),
+        make("QuantizeLinear", [source, *names], [quantized], f"{name}_quantize"),
+        make("DequantizeLinear", [quantized, *names], [dequantized], f"{name}_dequantize"),
     ]
 
 

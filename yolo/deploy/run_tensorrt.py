@@ -68,23 +68,30 @@ def engine_limits(about: Metadata) -> Limits:
     return Limits(batch, height, width, about.stride)
 
 
-def profile_for(about: Metadata, shape: Sequence[int], where: str) -> int:
-    """The first profile that takes ``[N, 3, H, W]`` images.
-
-    Raises:
-        ValueError: None does; the message has the numbers.
-    """
+def fitting_profile(about: Metadata, shape: Sequence[int]) -> int | None:
+    """The first profile that takes ``[N, 3, H, W]`` images, if any does."""
     wanted = (shape[0], shape[2], shape[3])
     for index, (low, _, high) in enumerate(about.engine["profiles"]):
         if all(a <= side <= b for a, side, b in zip(low, wanted, high, strict=True)):
             return index
+    return None
+
+
+def profile_for(about: Metadata, shape: Sequence[int], where: str) -> int:
+    """As :func:`fitting_profile`.
+
+    Raises:
+        ValueError: None takes it; the message has the numbers.
+    """
+    index = fitting_profile(about, shape)
+    if index is not None:
+        return index
     known = "; ".join(
         f"{'x'.join(map(str, low))} to {'x'.join(map(str, high))}"
         for low, _, high in about.engine["profiles"]
     )
-    raise ValueError(
-        f"{where}: no profile takes batch x height x width {'x'.join(map(str, wanted))}; it has {known}"
-    )
+    wanted = f"{shape[0]}x{shape[2]}x{shape[3]}"
+    raise ValueError(f"{where}: no profile takes batch x height x width {wanted}; it has {known}")
 
 
 def read_types(engine: Any, about: Metadata, path: Path) -> dict[str, torch.dtype]:
@@ -167,6 +174,9 @@ class TensorRTRuntime(Runtime):
 
     def allowed(self, rule: Suppression) -> Suppression:
         return agreed(self.about.rule, rule, self.path.name)
+
+    def takes(self, shape: Sequence[int]) -> bool:
+        return self.limits.take(shape) and fitting_profile(self.about, shape) is not None
 
     def upload(self, images: Tensor) -> Tensor:
         self.check(images)

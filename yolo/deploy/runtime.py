@@ -98,6 +98,10 @@ class Runtime(ABC):
         """``rule``, unless this runtime cannot follow it."""
         return rule
 
+    def takes(self, shape: Sequence[int]) -> bool:
+        """Whether images of this shape, ``[N, 3, H, W]``, can be run."""
+        return self.limits.take(shape)
+
     def prepared(self, preprocess: Preprocess) -> Self:
         """The same runtime for pictures that are prepared in another way.
 

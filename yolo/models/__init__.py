@@ -6,6 +6,7 @@ from yolo.models.classifier import Classifier
 from yolo.models.detector import Detector, Recipe
 from yolo.models.layers import darknet_layers
 from yolo.models.measure import Parts, count_floats, flops, parts
+from yolo.models.quantize import FakeQuant
 from yolo.models.recipe import published
 from yolo.models.v1 import yolov1, yolov1_tiny
 from yolo.models.v2 import yolov2, yolov2_tiny
@@ -15,6 +16,7 @@ from yolo.models.v4 import yolov4, yolov4_tiny
 __all__ = [
     "Classifier",
     "Detector",
+    "FakeQuant",
     "Parts",
     "Recipe",
     "build",

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from yolo.checkpoint import Model, describe
 from yolo.data import to_float
 from yolo.inference import to_found
 from yolo.metrics import DetectionMetric, scalars
+from yolo.models import FakeQuant
 from yolo.ops import detect
 from yolo.training.multiscale import MultiScale, resize_batch
 from yolo.training.schedule import parameter_groups
@@ -39,6 +41,7 @@ class DetectionModule(pl.LightningModule):
         score_threshold: Detections below do not reach the metric.
         iou_threshold: Of the suppression before the metric.
         max_detections: Kept a picture for the metric.
+        quantizer: Trains and scores the network as its int8 form, ranges included; None as it is.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class DetectionModule(pl.LightningModule):
         score_threshold: float = 0.005,
         iou_threshold: float = 0.45,
         max_detections: int = 300,
+        quantizer: FakeQuant | None = None,
     ) -> None:
         super().__init__()
         self.model = model
@@ -63,6 +67,7 @@ class DetectionModule(pl.LightningModule):
         self.optimizer, self.schedule, self.weight_decay = optimizer, schedule, weight_decay
         self.multiscale = multiscale if model.detector.fixed_size is None else None
         self.seed = seed
+        self.quantizer = quantizer
         self.suppress = partial(
             detect,
             specs=model.detector.specs,
@@ -73,7 +78,9 @@ class DetectionModule(pl.LightningModule):
         )
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        return self.detector(images)
+        if self.quantizer is None:
+            return self.detector(images)
+        return self.quantizer(self.detector, images)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Move the tensors; the records stay where they are (Lightning would walk into them)."""
@@ -93,7 +100,7 @@ class DetectionModule(pl.LightningModule):
             )
             images, targets = resize_batch(images, targets, size)
         images = images.contiguous(memory_format=torch.channels_last)
-        losses = self.criterion(self.detector(images), targets, (images.shape[2], images.shape[3]))
+        losses = self.criterion(self(images), targets, (images.shape[2], images.shape[3]))
         total = torch.stack(list(losses.values())).sum()
         logged = {f"train/{name}": value.detach() for name, value in losses.items()} | {
             "train/loss": total.detach()
@@ -103,7 +110,7 @@ class DetectionModule(pl.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         images = to_float(batch.images).contiguous(memory_format=torch.channels_last)
-        detections = self.suppress(self.detector(images))
+        detections = self.suppress(self(images))
         self.metric.update(
             to_found(detections, [m.placement for m in batch.meta]), [m.record for m in batch.meta]
         )
@@ -115,7 +122,7 @@ class DetectionModule(pl.LightningModule):
         self.metric.reset()
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.optimizer(parameter_groups(self.detector, self.weight_decay))
+        optimizer = self.optimizer(parameter_groups(self, self.weight_decay))
         schedule = self.schedule(optimizer, self._total_steps())
         return {
             "optimizer": optimizer,
@@ -136,7 +143,11 @@ class DetectionModule(pl.LightningModule):
         return min(total, trainer.max_steps) if trainer.max_steps > 0 else total
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["yolo"] = describe(self.model)
+        model = self.model
+        if self.quantizer is not None:  # after the callbacks: these are the averaged ranges, see Ema
+            log_limits = checkpoint["state_dict"]["quantizer.log_limits"]
+            model = replace(model, ranges=self.quantizer.ranges(log_limits))
+        checkpoint["yolo"] = describe(model)
         checkpoint["rng"] = {"cpu": torch.get_rng_state()}
         if self.device.type == "cuda":
             checkpoint["rng"]["cuda"] = torch.cuda.get_rng_state(self.device)
