@@ -162,6 +162,25 @@ def test_a_recorded_graph_sees_new_pictures(precision: str) -> None:
             torch.testing.assert_close(got.boxes, want.boxes, rtol=0, atol=tolerance)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_onnx_runtime_on_the_gpu(model: Model, dynamic: Path, dense: Path) -> None:
+    """Inputs and outputs stay on the device; the provider is the one that was asked for."""
+    import onnxruntime
+
+    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
+        pytest.skip("this onnxruntime has no CUDA (pip install onnxruntime-gpu)")
+    images, reference = pictures(3, 64, 96), TorchRuntime(model, RULE)
+    for path in (dynamic, dense):
+        runtime = OnnxRuntime(path, RULE, device="cuda")
+        assert runtime.session.get_providers()[0] == "CUDAExecutionProvider"
+        found = runtime(images)
+        assert found.boxes.device.type == "cuda"
+        got, want = runtime.download(found), reference(images)
+        assert got.count.tolist() == want.count.tolist()
+        torch.testing.assert_close(got.boxes, want.boxes, rtol=0, atol=0.05)
+
+
 def test_inference_takes_exported_files(model: Model, dynamic: Path, dense: Path) -> None:
     """weights=model.onnx in val.py and predict.py: their own thresholds, pixels of the picture."""
     placement = model.preprocess.placement(128, 192)

@@ -220,7 +220,9 @@ def test_engine_finds_what_pytorch_finds(model: Model, dynamic: Path, tmp_path: 
     from yolo.deploy.run_tensorrt import TensorRTRuntime
     from yolo.deploy.run_torch import TorchRuntime
 
-    pytest.importorskip("tensorrt")
+    pytest.importorskip(
+        "tensorrt", reason="TensorRT is not installed (pip install 'yolo-lightning[tensorrt]')"
+    )
     path = tmp_path / "here.engine"
     build_engine(dynamic, path, EngineOptions("tensorrt", profiles=TWO, timing_cache=tmp_path))
     runtime = TensorRTRuntime(path)

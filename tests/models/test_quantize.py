@@ -59,6 +59,22 @@ def test_everything_learns_and_nothing_stays_behind() -> None:
     assert not any(layer._forward_pre_hooks for layer in detector.modules())
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_half_precision_trains_too(device: str) -> None:
+    """Under autocast the rounding is done in float32, and every gradient is finite."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    torch.manual_seed(0)
+    detector = yolov2_tiny(num_classes=3, width=0.0625).to(device)
+    quantizer = FakeQuant(detector, dict.fromkeys(quantizable(detector), 2.0)).to(device)
+    with torch.autocast(device, torch.float16 if device == "cuda" else torch.bfloat16):
+        (output,) = quantizer(detector, torch.rand(2, 3, 64, 64, device=device))
+    assert output.dtype in (torch.float16, torch.bfloat16)
+    output.float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in detector.parameters())
+    assert float(quantizer.log_limits.grad.abs().sum()) > 0
+
+
 def test_layers_that_are_left_out() -> None:
     detector = yolov2_tiny(num_classes=3, width=0.0625).eval()
     images = torch.rand(1, 3, 64, 64)
