@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.utils.hooks import RemovableHandle
 
 from yolo.models.detector import Detector
 from yolo.models.layers import darknet_layers
@@ -51,7 +52,8 @@ class FakeQuant(nn.Module):
     """Runs a detector with the weights and inputs of its layers rounded to int8, and learns the ranges.
 
     The detector is lent to every call and keeps its parameters, so that its weights are saved as ever. Ranges are
-    learned as logarithms: they stay positive, and a step of an optimiser is the same share of each.
+    learned as logarithms: they stay positive, a step of an optimiser is the same share of each, and their gradients are
+    of the size of a batch norm's gains', so that they need no learning rate of their own.
 
     Args:
         detector: Whose layers they are.
@@ -92,11 +94,5 @@ class FakeQuant(nn.Module):
         return dict(zip(self.names, limits[self.group.to(limits.device)].tolist(), strict=True))
 
 
-def _round_input(layer: nn.Module, limit: Tensor) -> torch.utils.hooks.RemovableHandle:
-    def before(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        (x,) = inputs
-        # the gradient of a range sums over all of x: brought to the size of a weight's (arXiv:1902.08153, sec. 2.2)
-        share = (x.numel() * LEVELS) ** -0.5
-        return (rounded_input(x, limit * share + (limit * (1 - share)).detach()),)
-
-    return layer.register_forward_pre_hook(before)
+def _round_input(layer: nn.Module, limit: Tensor) -> RemovableHandle:
+    return layer.register_forward_pre_hook(lambda _, inputs: (rounded_input(inputs[0], limit),))
