@@ -18,6 +18,7 @@ LAYERS = [
     {"inference"},
     {"report"},
     {"evaluate", "predict"},
+    {"classify"},
     {"training", "deploy"},
     {"api"},
 ]

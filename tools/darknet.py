@@ -8,12 +8,10 @@ from typing import cast
 from omegaconf import DictConfig, OmegaConf
 
 from yolo import darknet
-from yolo.checkpoint import Model, load_model, save_model
+from yolo.checkpoint import darknet_model, load_any, save_model
 from yolo.cli import main
-from yolo.darknet.classify import best_classes
 from yolo.darknet.info import describe_weights, table
 from yolo.darknet.zoo import ZOO
-from yolo.data import Preprocess, load_image
 from yolo.inference import with_preprocess
 
 log = logging.getLogger("yolo.darknet")
@@ -45,16 +43,12 @@ def import_(cfg: DictConfig) -> None:
     """Darknet files to a checkpoint."""
     (output,) = needed(cfg, "output")
     if cfg.cfg is None and cfg.weights in ZOO and not Path(cfg.weights).exists():
-        model = load_model(cfg.weights, download=cfg.download)
+        model = load_any(cfg.weights, download=cfg.download)
     else:
-        detector = network(cfg)
-        if not isinstance(detector, darknet.CfgDetector):
-            raise ValueError(f"{cfg.cfg or cfg.weights}: a classifier, which classify uses as it is")
+        imported = network(cfg)
         if cfg.num_classes is not None:
-            detector = darknet.change_classes(detector, cfg.num_classes)
-        resize = "stretch" if detector.generation == "v1" else "letterbox"
-        preprocess = Preprocess(size=detector.input_size, resize=resize)
-        model = Model(detector.eval(), darknet.class_names(detector), preprocess)
+            imported = darknet.change_classes(imported, cfg.num_classes)
+        model = darknet_model(imported, darknet.class_names(imported), imported.input_size)
     options = cast("dict[str, object]", OmegaConf.to_container(cfg.preprocess))
     save_model(with_preprocess(model, **options), Path(output))
     log.info("%s: %d classes, %s", output, len(model.classes), model.preprocess)
@@ -63,13 +57,14 @@ def import_(cfg: DictConfig) -> None:
 def export(cfg: DictConfig) -> None:
     """A checkpoint to cfg, weights and names."""
     weights, output = needed(cfg, "weights", "output")
-    model = load_model(weights, cfg.cfg, cfg.download)
-    detector = model.detector
-    header = detector.header if isinstance(detector, darknet.CfgDetector) else darknet.Header()
+    model = load_any(weights, cfg.cfg, cfg.download)
+    network = model.network
+    known = isinstance(network, darknet.CfgDetector | darknet.CfgClassifier)
+    header = network.header if known else darknet.Header()
     if cfg.seen is not None:
         header = header._replace(seen=0).after(cfg.seen)
     stem = cfg.stem or Path(weights).stem
-    paths = darknet.export_network(detector, model.classes, Path(output), stem, model.preprocess.size, header)
+    paths = darknet.export_network(network, model.classes, Path(output), stem, model.preprocess.size, header)
     log.info("written %s", ", ".join(map(str, paths)))
 
 
@@ -82,17 +77,7 @@ def info(cfg: DictConfig) -> None:
         sys.stdout.write(describe_weights(plan, Path(cfg.weights), cfg.cutoff) + "\n")
 
 
-def classify(cfg: DictConfig) -> None:
-    """The likeliest names of a picture."""
-    (source,) = needed(cfg, "source")
-    classifier = network(cfg)
-    if not isinstance(classifier, darknet.CfgClassifier):
-        raise ValueError(f"{cfg.cfg or cfg.weights}: a detector; tools/predict.py finds objects with it")
-    for name, chance in best_classes(classifier, load_image(source), cfg.top):
-        sys.stdout.write(f"{chance:7.2%}  {name}\n")
-
-
-TASKS = {"import": import_, "export": export, "info": info, "classify": classify}
+TASKS = {"import": import_, "export": export, "info": info}
 
 
 @main("darknet")

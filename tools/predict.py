@@ -1,13 +1,16 @@
-"""Find objects: python tools/predict.py weights=best.ckpt source=pictures/ (configs/predict.yaml)."""
+"""Find objects, or name pictures: python tools/predict.py weights=best.ckpt source=pictures/ (configs/predict.yaml)."""
 
 import logging
+import sys
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from yolo.checkpoint import ClassifierModel
+from yolo.classify import Namer, write_names
 from yolo.cli import main
-from yolo.deploy import open_model
+from yolo.deploy import open_any
 from yolo.inference import with_preprocess
 from yolo.predict import Predictor, shots
 from yolo.report import write_predictions
@@ -17,21 +20,25 @@ log = logging.getLogger("yolo.predict")
 
 @main("predict")
 def predict(cfg: DictConfig) -> None:
-    """Find objects in pictures, folders, globs, videos and cameras, and write them down."""
+    """Find objects in pictures, folders, globs, videos and cameras, or name them with a classifier."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     options = OmegaConf.to_container(cfg, resolve=True)
     source = shots(options["source"], cfg.frames)
+    model = with_preprocess(
+        open_any(cfg.weights, cfg.cfg, cfg.download, device=cfg.device), **options["preprocess"]
+    )
+    common = {key: options[key] for key in ("batch_size", "device", "precision")}
+    if isinstance(model, ClassifierModel):
+        for line in write_names(Namer(model, top=cfg.top, **common).stream(source), folder / "classes.json"):
+            sys.stdout.write(f"{line}\n")
+        return
     predictor = Predictor(
-        with_preprocess(
-            open_model(cfg.weights, cfg.cfg, cfg.download, device=cfg.device), **options["preprocess"]
-        ),
-        batch_size=cfg.batch_size,
+        model,
         score_threshold=cfg.score_threshold,
         iou_threshold=cfg.nms,
         max_detections=cfg.max_detections,
         class_agnostic=cfg.class_agnostic,
-        device=cfg.device,
-        precision=cfg.precision,
+        **common,
     )
     saves = {key: options[key] for key in ("save_images", "save_txt", "save_confidence", "save_crops")}
     done = write_predictions(predictor.stream(source), predictor.classes, folder, **saves)

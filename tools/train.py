@@ -20,7 +20,7 @@ from yolo.models import FakeQuant
 from yolo.report.page import never_fatal
 from yolo.report.run import Priors, training_report
 from yolo.report.sections import Started
-from yolo.training import DetectionData, DetectionModule, FreezeBackbone, Recorder, freeze, transfer
+from yolo.training import DetectionData, DetectionModule, FreezeBackbone, Recorder, freeze, start_from
 from yolo.training.transfer import show
 
 log = logging.getLogger("yolo.train")
@@ -73,7 +73,7 @@ def train(cfg: DictConfig) -> None:
 
     frozen = freeze(detector, cfg.transfer) if cfg.weights is None else []
     if cfg.weights is not None:
-        rows, frozen = transfer(load_model(cfg.weights, cfg.cfg).detector, detector, cfg.transfer)
+        rows, frozen = start_from(cfg.weights, cfg.cfg, detector, cfg.transfer)
         show(rows)
     if frozen:
         callbacks.append(FreezeBackbone(frozen))

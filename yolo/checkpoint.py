@@ -4,7 +4,8 @@ A checkpoint is a plain ``torch.save`` file that loads with ``weights_only=True`
 code. Under the key ``yolo`` it has ``format``, ``recipe`` (a name from a fixed list and its arguments), ``classes``,
 ``preprocess`` and ``ranges`` (filled by quantisation-aware training); under ``state_dict`` the weights, prefixed
 ``detector.``. Lightning's own training checkpoints carry the same two keys, so every file that training writes can be
-evaluated, used and exported.
+evaluated, used and exported. Classifiers are kept alike: their ``yolo`` says ``task: classify``, their weights are
+prefixed ``classifier.``.
 """
 
 import os
@@ -27,11 +28,14 @@ from yolo.models.detector import Detector, Recipe
 
 FORMAT = 1
 PREFIX = "detector."
+CLASSIFIER_PREFIX = "classifier."
 # what PyTorch's reader and the constructors raise for files with a wrong byte in them: they do not check what they read
 _BROKEN = (
     *(pickle.UnpicklingError, RuntimeError, OSError, EOFError, LookupError, ValueError, TypeError),
     *(AttributeError, AssertionError, OverflowError, MemoryError, struct.error),
 )
+
+AnyClassifier = models.Classifier | darknet.CfgClassifier
 
 
 @dataclass(frozen=True)
@@ -56,20 +60,50 @@ class Model:
             raise ValueError(
                 f"{len(self.classes)} class names were given for a model with {self.detector.num_classes} classes"
             )
+        if self.preprocess.resize == "cover":
+            raise ValueError("resize=cover cuts objects off: it is for classifiers, use letterbox or stretch")
+
+    @property
+    def network(self) -> Detector:
+        return self.detector
 
 
-def describe(model: Model) -> dict[str, Any]:
+@dataclass(frozen=True)
+class ClassifierModel:
+    """A classifier with all that is needed to use it."""
+
+    classifier: AnyClassifier
+    classes: list[str]
+    preprocess: Preprocess
+
+    def __post_init__(self) -> None:
+        if len(self.classes) != self.classifier.num_classes:
+            raise ValueError(
+                f"{len(self.classes)} class names were given for {self.classifier.num_classes} classes"
+            )
+
+    @property
+    def network(self) -> AnyClassifier:
+        return self.classifier
+
+
+AnyModel = Model | ClassifierModel
+
+
+def describe(model: AnyModel) -> dict[str, Any]:
     """The content of the key ``yolo``: plain values only."""
-    if model.detector.recipe is None:
+    recipe = model.network.recipe
+    if recipe is None:
         raise ValueError(
-            "this detector was not built by a function of yolo.models or from a cfg: it has no recipe to save"
+            "this network was not built by a function of yolo.models or from a cfg: it has no recipe to save"
         )
     return {
         "format": FORMAT,
-        "recipe": asdict(model.detector.recipe),
+        "task": "detect" if isinstance(model, Model) else "classify",
+        "recipe": asdict(recipe),
         "classes": list(model.classes),
         "preprocess": model.preprocess.to_dict(),
-        "ranges": dict(model.ranges),
+        "ranges": dict(model.ranges) if isinstance(model, Model) else {},
     }
 
 
@@ -80,13 +114,21 @@ def build(recipe: Recipe) -> Detector:
     return models.build(recipe.name, recipe.arguments)
 
 
-def save_model(model: Model, path: Path, weights: Mapping[str, Tensor] | None = None) -> None:
-    """Write ``model`` (or its description with other ``weights``, keys as in the detector) to ``path`` atomically."""
-    state = model.detector.state_dict() if weights is None else weights
+def build_classifier(recipe: Recipe) -> AnyClassifier:
+    """The same for a classifier."""
+    if recipe.name == "darknet":
+        return darknet.build_classifier(**recipe.arguments)
+    return models.build_classifier(recipe.name, recipe.arguments)
+
+
+def save_model(model: AnyModel, path: Path, weights: Mapping[str, Tensor] | None = None) -> None:
+    """Write ``model`` (or its description with other ``weights``, keys as in the network) to ``path`` atomically."""
+    prefix = PREFIX if isinstance(model, Model) else CLASSIFIER_PREFIX
+    state = model.network.state_dict() if weights is None else weights
     write_atomically(
         {
             "yolo": describe(model),
-            "state_dict": {PREFIX + name: value.detach().cpu() for name, value in state.items()},
+            "state_dict": {prefix + name: value.detach().cpu() for name, value in state.items()},
         },
         path,
     )
@@ -140,6 +182,18 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def load_model(weights: Path | str, cfg: Path | str | None = None, download: bool = False) -> Model:
+    """Load a trained detector of any kind; arguments as for :func:`load_any`.
+
+    Raises:
+        ValueError: As there, or the file holds a classifier.
+    """
+    model = load_any(weights, cfg, download)
+    if isinstance(model, ClassifierModel):
+        raise ValueError(f"{weights}: a classifier, not a detector")
+    return model
+
+
+def load_any(weights: Path | str, cfg: Path | str | None = None, download: bool = False) -> AnyModel:
     """Load trained weights of any kind; the network is in evaluation mode on the CPU.
 
     Args:
@@ -152,40 +206,60 @@ def load_model(weights: Path | str, cfg: Path | str | None = None, download: boo
     """
     path = Path(weights)
     if path.suffix == ".weights":
-        detector, classes = darknet.load_darknet(path, None if cfg is None else Path(cfg))
-        return Model(detector.eval(), classes, _darknet_preprocess(detector, detector.input_size))
+        network = darknet.import_network(darknet.find_cfg(path) if cfg is None else Path(cfg), path)
+        return darknet_model(network, darknet.class_names(network), network.input_size)
     if not path.exists() and str(weights) in ZOO:
         native, classes = load_published(str(weights), download=download)
-        if not isinstance(native, Detector):
-            raise ValueError(f"weights={weights}: a classifier, not a detector")
-        return Model(native, classes, _darknet_preprocess(native, ZOO[str(weights)].size))
+        return darknet_model(native, classes, ZOO[str(weights)].size)
     if cfg is not None:
         raise ValueError(f"cfg={cfg} belongs to a .weights file, got weights={weights}")
     return _load_checkpoint(path)
 
 
-def _darknet_preprocess(detector: Detector, size: tuple[int, int]) -> Preprocess:
-    """What Darknet does (``detector.c:test_detector``): letterbox, and for YOLOv1 a plain resize."""
-    return Preprocess(size=size, resize="stretch" if detector.generation == "v1" else "letterbox")
+def _darknet_preprocess(network: Detector | AnyClassifier, size: tuple[int, int]) -> Preprocess:
+    """What Darknet does (``detector.c:test_detector``, ``classifier.c:predict_classifier``).
+
+    Detectors see a letterbox, YOLOv1 a plain resize, classifiers the middle of what covers the canvas.
+    """
+    if not isinstance(network, Detector):
+        return Preprocess(size=size, resize="cover", interpolation="darknet")
+    return Preprocess(size=size, resize="stretch" if network.generation == "v1" else "letterbox")
 
 
-def _load_checkpoint(path: Path) -> Model:
+def darknet_model(network: Detector | AnyClassifier, classes: list[str], size: tuple[int, int]) -> AnyModel:
+    """A network that came from Darknet, with its preparation of pictures; ``size`` is height and width."""
+    preprocess = _darknet_preprocess(network, size)
+    if isinstance(network, Detector):
+        return Model(network.eval(), classes, preprocess)
+    return ClassifierModel(network.eval(), classes, preprocess)
+
+
+def _load_checkpoint(path: Path) -> AnyModel:
     content = read(path)
     about = content["yolo"]
-    state = {
-        str(name).removeprefix(PREFIX): value
-        for name, value in content["state_dict"].items()
-        if str(name).startswith(PREFIX)
-    }
     try:
-        detector = build(Recipe(**about["recipe"]))
-        preprocess = Preprocess.from_dict(about["preprocess"])
-        ranges = {str(name): float(limit) for name, limit in about.get("ranges", {}).items()}
-        model = Model(detector.eval(), list(about["classes"]), preprocess, ranges)
+        model = _described(about)
     except _BROKEN as error:
         raise ValueError(f"{path}: its description of the network is wrong: {error}") from error
+    prefix = PREFIX if isinstance(model, Model) else CLASSIFIER_PREFIX
+    state = {
+        str(name).removeprefix(prefix): value
+        for name, value in content["state_dict"].items()
+        if str(name).startswith(prefix)
+    }
     try:
-        detector.load_state_dict(state)
+        model.network.load_state_dict(state)
     except (RuntimeError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: the weights do not fit the network it describes: {error}") from error
+    model.network.eval()
     return model
+
+
+def _described(about: Mapping[str, Any]) -> AnyModel:
+    """A fresh network as the key ``yolo`` has it."""
+    recipe, classes = Recipe(**about["recipe"]), list(about["classes"])
+    preprocess = Preprocess.from_dict(about["preprocess"])
+    if about.get("task") == "classify":
+        return ClassifierModel(build_classifier(recipe), classes, preprocess)
+    ranges = {str(name): float(limit) for name, limit in about.get("ranges", {}).items()}
+    return Model(build(recipe), classes, preprocess, ranges)

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from yolo.checkpoint import Model
+from yolo.checkpoint import AnyModel, ClassifierModel, Model
 from yolo.darknet.suppress import NmsKind, resolve_kind, suppress_by_distance
 from yolo.data.batch import to_float
 from yolo.data.preprocess import Interpolation, Preprocess, Resize, undo
@@ -53,11 +53,11 @@ def choose_device(device: str) -> torch.device:
 
 
 def with_preprocess(
-    model: "Model | Runnable",
+    model: "AnyModel | Runnable",
     resize: Resize | None,
     size: Sequence[int] | None,
     interpolation: Interpolation | None = None,
-) -> "Model | Runnable":
+) -> "AnyModel | Runnable":
     """The same network, fed by another way to resize or at another size; None keeps what the model says.
 
     Raises:
@@ -72,6 +72,8 @@ def with_preprocess(
         if len(size) != 2:
             raise ValueError(f"size must be height and width in pixels, got {list(size)}")
         preprocess = replace(preprocess, size=(size[0], size[1]))
+    if isinstance(model, ClassifierModel):
+        return ClassifierModel(model.classifier, model.classes, preprocess)
     if not isinstance(model, Model):
         return model.prepared(preprocess)
     model.detector.check_size(*preprocess.size)

@@ -53,7 +53,7 @@ class Predictor:
 
     def __call__(self, images: Iterable[Image]) -> list[Found]:
         """Detections of each picture, ``[H, W, 3]`` uint8 RGB of any size, in its own pixels."""
-        return [found for batch in _batched(images, self.batch_size) for found in self._batch(batch)]
+        return [found for batch in batched(images, self.batch_size) for found in self._batch(batch)]
 
     def _batch(self, images: Sequence[Image]) -> list[Found]:
         placed = [self.inference.model.preprocess(_checked(image)) for image in images]
@@ -65,14 +65,15 @@ class Predictor:
 
         Holds one batch of pictures at a time, however long the stream.
         """
-        for batch in _batched(shots, self.batch_size):
+        for batch in batched(shots, self.batch_size):
             images = [shot.image for shot in batch if shot.image is not None]
             found = iter(self._batch(images) if images else [])
             for shot in batch:
                 yield shot, None if shot.image is None else next(found)
 
 
-def _batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+def batched(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Lists of ``size`` items in a row, the last one of what is left."""
     iterator = iter(items)
     while batch := list(islice(iterator, size)):
         yield batch

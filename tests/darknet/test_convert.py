@@ -1,6 +1,8 @@
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import cv2
 import numpy as np
@@ -11,7 +13,7 @@ from tests.darknet.golden import models as golden_models
 from tests.darknet.golden import picture, set_epsilon
 from tests.helpers.paths import shared
 from yolo import models
-from yolo.checkpoint import Model, load_model, save_model
+from yolo.checkpoint import ClassifierModel, Model, load_any, load_model, save_model
 from yolo.darknet import (
     CfgDetector,
     Header,
@@ -34,18 +36,21 @@ from yolo.darknet import (
 from yolo.darknet.convert import parse_names
 from yolo.darknet.template import LAYOUTS
 from yolo.data import Preprocess
-from yolo.models.build import DETECTORS
+from yolo.models.build import CLASSIFIERS, DETECTORS
+from yolo.models.classifier import Classifier
 from yolo.models.detector import Detector
 from yolo.ops.decode import decode
 
-PUBLISHED = {name: name.replace("_", "-") for name in LAYOUTS}
+Network = TypeVar("Network", Detector, Classifier)
+PUBLISHED = {name: name.replace("_", "-") for name in LAYOUTS} | {"cspdarknet53": "csdarknet53-omega"}
+BUILD: dict[str, Callable[..., Detector | Classifier]] = {**DETECTORS, **CLASSIFIERS}
 
 
 def tiny() -> Path:
     return shared("weights", "yolov3-tiny", "yolov3-tiny.weights")
 
 
-def random_statistics(detector: Detector) -> Detector:
+def random_statistics(detector: Network) -> Network:
     """Batch norms as after training, so that a mixed-up array shows."""
     torch.manual_seed(1)
     for key, value in detector.state_dict().items():
@@ -60,8 +65,8 @@ def random_statistics(detector: Detector) -> Detector:
 def test_the_written_cfg_is_the_published_network(name: str) -> None:
     fact = json.loads(shared("darknet", "facts.json").read_text())[PUBLISHED[name]]
     with torch.device("meta"):
-        detector = DETECTORS[name]()
-    layers = plan(parse_cfg(cfg_text(detector, (fact["input"][1], fact["input"][2])))).layers
+        network = BUILD[name]()
+    layers = plan(parse_cfg(cfg_text(network, (fact["input"][1], fact["input"][2])))).layers
     assert [(layer.kind, list(layer.shape), layer.floats) for layer in layers] == [
         (layer["type"], layer["out"], layer["floats"]) for layer in fact["layers"]
     ]
@@ -70,7 +75,7 @@ def test_the_written_cfg_is_the_published_network(name: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", DETECTORS)
 def test_native_and_cfg_built_networks_agree(name: str, tmp_path: Path) -> None:
     detector = random_statistics(DETECTORS[name](num_classes=3, width=0.125))
     size = detector.fixed_size or (96, 64)
@@ -84,6 +89,29 @@ def test_native_and_cfg_built_networks_agree(name: str, tmp_path: Path) -> None:
     with torch.inference_mode():
         for ours, theirs in zip(detector(image), back.eval()(image), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_native_and_cfg_built_classifiers_agree(name: str, tmp_path: Path) -> None:
+    classifier = CLASSIFIERS[name](num_classes=3, width=0.125)
+    random_statistics(classifier)
+    _, weights, _ = export_network(classifier, ["a", "b", "c"], tmp_path, "x", (64, 64))
+    model = load_any(weights)
+    assert isinstance(model, ClassifierModel)
+    assert model.classes == ["a", "b", "c"]
+    assert model.preprocess == Preprocess((64, 64), "cover", interpolation="darknet")
+    image = torch.rand(2, 3, 64, 64)
+    torch.testing.assert_close(
+        classifier.probabilities(image), model.classifier.probabilities(image), rtol=1e-4, atol=1e-5
+    )
+    again = CLASSIFIERS[name](num_classes=3, width=0.125)
+    load_into(again, weights)
+    assert all(
+        torch.equal(a, b)
+        for key, a in classifier.state_dict().items()
+        for b in [again.state_dict()[key]]
+        if "num_batches" not in key
+    )
 
 
 def test_the_other_reorg_is_written_as_such(tmp_path: Path) -> None:

@@ -215,12 +215,6 @@ def test_batchnorm_adds_its_epsilon_below_the_root() -> None:
     compare(norm, arrays, "input")
 
 
-def test_a_tiny_variance_is_divided_as_by_the_gpu_code() -> None:
-    norm = nn.BatchNorm2d(1, NORM_EPS).eval()  # W17
-    put(norm.running_var, np.array([1e-6], np.float32))
-    assert norm(torch.full((1, 1, 1, 1), 1e-3)).item() == pytest.approx(0.3015113446, rel=1e-5)
-
-
 def test_scale_channels_by_channel_and_by_pixel() -> None:
     x = torch.arange(1.0, 9.0).reshape(1, 2, 2, 2)
     per_channel = torch.tensor([2.0, -1.0]).reshape(1, 2, 1, 1)
@@ -233,41 +227,6 @@ def test_crop_takes_the_middle_and_stretches_the_range() -> None:
     x = torch.arange(16.0).reshape(1, 1, 4, 4)
     assert layers.Crop(2, 2, adjust=False)(x).flatten().tolist() == [5, 6, 9, 10]
     assert layers.Crop(2, 2)(x / 15)[0, 0, 0, 0].item() == pytest.approx(2 * 5 / 15 - 1)
-
-
-def test_pools_of_stride_one_keep_negative_maxima_and_the_size() -> None:
-    x = -torch.arange(1.0, 10.0).reshape(1, 1, 3, 3)  # W06: zeros around would win
-    assert torch.equal(MaxPool(2, 1)(x), x)
-    assert MaxPool(2, 1)(-x).flatten().tolist() == [5, 6, 6, 8, 9, 9, 8, 9, 9]
-    impulse = torch.zeros(1, 1, 19, 19)  # W07
-    impulse[0, 0, 9, 9] = 1
-    for size in (5, 9, 13):
-        text = f"[net]\nwidth=19\nheight=19\nchannels=1\n[maxpool]\nsize={size}\nstride=1\n"
-        (layer,) = plan(parse_cfg(text)).layers
-        out = layer.make()(impulse)
-        assert layer.shape == (1, 19, 19)
-        assert out.shape == impulse.shape
-        assert int(out.sum()) == size * size
-        assert out[0, 0, 9 - size // 2 : 10 + size // 2, 9 - size // 2 : 10 + size // 2].min() == 1
-
-
-def test_reorg_is_not_space_to_depth() -> None:
-    x = torch.arange(64.0).reshape(1, 4, 4, 4)  # W09
-    odd, clean = Reorg(2)(x)[0], Reorg(2, "space_to_depth")(x)[0]
-    assert odd[:5].tolist() == [
-        *(
-            [[0, 2], [4, 6]],
-            [[16, 18], [20, 22]],
-            [[32, 34], [36, 38]],
-            [[48, 50], [52, 54]],
-            [[1, 3], [5, 7]],
-        )
-    ]
-    assert odd[15].tolist() == [[57, 59], [61, 63]]
-    assert clean[0].tolist() == [[0, 2], [8, 10]]
-    unshuffled = nn.functional.pixel_unshuffle(x, 2)[0]
-    assert not torch.equal(unshuffled, odd)
-    assert not torch.equal(unshuffled, clean)
 
 
 @pytest.mark.parametrize(("size", "dilation"), [(3, 2), (1, 2)])

@@ -204,42 +204,6 @@ def test_a_mask_takes_its_anchors_from_the_list() -> None:
     assert spec.xy_scale == 1.0
 
 
-def test_scale_x_y_moves_centres_as_in_the_report() -> None:
-    text = TINY.replace("width=64\nheight=96", "width=208\nheight=208")  # W16: 13 cells of 16 pixels
-    text = text.replace("[maxpool]", "[maxpool]\nsize=2\nstride=2\n").replace("mask=2,3,4", "mask=2")
-    text = text.replace("filters=21", "filters=7").replace(
-        "stride=2\npad=1\nactivation=mish", "stride=4\npad=1\nactivation=mish"
-    )
-    for row, centre in (
-        ("", 0.5292920829),
-        ("scale_x_y=1.05\n", 0.5307566871),
-        ("scale_x_y=1.2\n", 0.5351504995),
-    ):
-        detector = build_cfg(text + row)
-        logits = torch.zeros(1, 7, 13, 13)
-        logits[0, 0, 0, 6] = 2.0
-        boxes, _ = decode([logits], detector.specs)
-        assert boxes[0, 6, [0, 2]].mean().item() / 208 == pytest.approx(centre, abs=1e-6)
-    detector = build_cfg(text + "scale_x_y=2\nnew_coords=1\n")
-    logits[0, :, 0, 6] = torch.sigmoid(torch.tensor(2.0))
-    boxes, _ = decode([logits], detector.specs)
-    assert boxes[0, 6, [0, 2]].mean().item() / 208 == pytest.approx(0.5585841658, abs=1e-6)
-    assert (boxes[0, 6, 2] - boxes[0, 6, 0]).item() / 5 == pytest.approx(3.1032139703, rel=1e-5)
-
-
-def test_wide_inputs_keep_x_and_y_apart() -> None:
-    text = TINY.replace("width=64\nheight=96", "width=416\nheight=256")  # N15
-    text = text.replace("stride=2\npad=1\nactivation=mish", "stride=8\npad=1\nactivation=mish")
-    text = text.replace("[maxpool]", "[maxpool]\nsize=2\nstride=2")
-    detector = build_cfg(text).eval()
-    assert detector.specs[0].stride == 32
-    assert detector(torch.zeros(1, 3, 256, 416))[0].shape == (1, 21, 8, 13)
-    boxes, _ = decode([torch.zeros(1, 21, 8, 13)], detector.specs)
-    box = boxes.reshape(3, 8, 13, 4)[0, 7, 12]
-    assert ((box[0] + box[2]) / 2).item() == 400
-    assert ((box[1] + box[3]) / 2).item() == 240
-
-
 def test_a_fresh_network_trains_like_any_other() -> None:
     torch.manual_seed(0)
     detector = build_cfg(TINY.replace("[maxpool]", "[maxpool]\nsize=2\nstride=1"))

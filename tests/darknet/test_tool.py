@@ -1,5 +1,6 @@
 """tools/darknet.py from the command line."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,7 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path) -> None:
     assert "no option 'weigths'; the nearest is 'weights'" in run(tmp_path, "info", "weigths=1", status=2)
 
 
-def test_classify_names_the_likeliest(tmp_path: Path) -> None:
+def test_a_classifier_comes_in_names_pictures_and_goes_out(tmp_path: Path) -> None:
     network = build_classifier(CLASSIFIER)
     bias, weight = network.slots[0].tensors
     with torch.no_grad():
@@ -72,9 +73,23 @@ def test_classify_names_the_likeliest(tmp_path: Path) -> None:
     (tmp_path / "c.names").write_text("grey\nred\n")
     save_weights(network.slots, tmp_path / "c.weights")
     cv2.imwrite(str(tmp_path / "p.png"), np.full((20, 30, 3), (0, 0, 255), np.uint8))
-    said = run(tmp_path, "classify", "weights=c.weights", "source=p.png")
-    assert said.splitlines()[-2:] == [" 98.20%  red", "  1.80%  grey"]
-    assert "a classifier" in run(tmp_path, "import", "weights=c.weights", "output=c.ckpt", status=1)
+    run(tmp_path, "import", "weights=c.weights", "output=c.ckpt")
+    predict = TOOL.with_name("predict.py")
+    for weights in ("c.weights", "c.ckpt"):
+        done = subprocess.run(
+            [sys.executable, str(predict), f"weights={weights}", "source=p.png", "name=p", "device=cpu"],
+            cwd=tmp_path, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        assert done.stdout.splitlines()[-1] == "p.png: red 98.2%, grey 1.8%"
+    (row,) = json.loads((tmp_path / "runs" / "predict" / "p" / "classes.json").read_text())
+    assert row["source"] == "p.png"
+    assert [one["name"] for one in row["classes"]] == ["red", "grey"]
+    run(tmp_path, "export", "weights=c.ckpt", "output=out", "stem=c")
+    for ending in ("cfg", "weights", "names"):
+        assert (tmp_path / "out" / f"c.{ending}").read_bytes() == (tmp_path / f"c.{ending}").read_bytes()
+    run(tmp_path, "import", "weights=c.weights", "num_classes=5", "output=five.ckpt")
+    with pytest.raises(ValueError, match=r"five\.ckpt: a classifier, not a detector"):
+        load_model(tmp_path / "five.ckpt")
 
 
 @pytest.mark.slow

@@ -1,4 +1,3 @@
-import json
 import struct
 import tempfile
 from pathlib import Path
@@ -16,11 +15,9 @@ from yolo.darknet import (
     Header,
     build_cfg,
     build_classifier,
-    import_network,
     load_into,
     load_weights,
     native_slots,
-    read_cfg,
     read_header,
     save_weights,
     slots_of,
@@ -57,72 +54,6 @@ activation=leaky
 output=4
 activation=linear
 """
-
-
-def case(*parts: str) -> Path:
-    return shared("cases", "inputs", *parts)
-
-
-def one():
-    return build_classifier(read_cfg(case("W01", "one.cfg")))
-
-
-def numbers(network) -> list[list[float]]:
-    (slot,) = network.slots
-    return [tensor.flatten().tolist() for tensor in slot.tensors]
-
-
-@pytest.mark.parametrize("version", ["v0.1", "v0.2", "v0.2.5"])
-def test_every_header_version_gives_the_same_numbers_and_its_count(version: str) -> None:
-    network = one()
-    header = load_weights(network.slots, case("W01", f"{version}.weights"))
-    assert numbers(network) == [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]
-    assert header.seen == json.loads(case("W01", "expected.json").read_text())["seen"][version]
-
-
-@pytest.mark.parametrize(
-    ("folder", "name", "said"),
-    [
-        ("W02", "minor0_seen8", "1 float left over after the last layer: cfg and weights differ"),
-        ("W02", "all_int64", "6 floats left over"),
-        ("W03", "headerless", "which is no version of Darknet: a file without a header"),
-        ("W03", "html", "a web page, not weights"),
-        ("W03", "lfs", "a Git LFS pointer"),
-        ("W04", "short1", r"layer 0 \[convolutional\] needs 10 floats, 9 left: 1 are missing"),
-        ("W04", "extra1", "1 float left over after the last layer: cfg and weights differ"),
-        ("W04", "extra2bytes", "42 bytes after the header are no whole number of float32"),
-        ("W04", "empty", "the file is empty"),
-    ],
-)
-def test_files_that_do_not_fit_leave_the_network_alone(folder: str, name: str, said: str) -> None:
-    network = one()
-    before = numbers(network)
-    path = case(folder, f"{name}.weights")
-    with pytest.raises(ValueError, match=said) as caught:
-        load_weights(network.slots, path)
-    assert str(path) in str(caught.value)
-    assert numbers(network) == before
-
-
-def test_a_bad_file_is_refused_before_the_network_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("yolo.darknet.convert.build_network", lambda *_: pytest.fail("allocated"))
-    with pytest.raises(ValueError, match="9 left"):
-        import_network(case("W04", "one.cfg"), case("W04", "short1.weights"))
-
-
-def test_a_backbone_loads_with_cutoff_and_only_so() -> None:
-    network = build_cfg(read_cfg(case("W05", "three.cfg")))
-    before = [tensor.clone() for tensor in network.slots[2].tensors]
-    said = (
-        r"layer 2 \[convolutional\] needs 36 floats, 0 left: 36 are missing \(the backbone alone\? cutoff=2"
-    )
-    with pytest.raises(ValueError, match=said):
-        load_weights(network.slots, case("W05", "backbone.bin"))
-    load_weights(network.slots, case("W05", "backbone.bin"), cutoff=2)
-    assert [slot.tensors[0].item() for slot in network.slots[:2]] == [1.0, 6.0]
-    assert all(torch.equal(a, b) for a, b in zip(before, network.slots[2].tensors, strict=True))
-    with pytest.raises(ValueError, match="cutoff=0 leaves no layer"):
-        load_weights(network.slots, case("W05", "backbone.bin"), cutoff=0)
 
 
 def test_cutoff_takes_the_start_of_a_whole_file() -> None:

@@ -12,7 +12,7 @@ from tests.helpers.paths import shared
 from yolo.data import Augment, DetectionDataset, Preprocess, collate
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-OWN = ("voc_folder", "coco_json", "yolo_txt", "darknet")
+OWN = ("voc_folder", "coco_json", "yolo_txt", "darknet", "imagefolder")
 COUNTS = {
     "bccd": (292, 72, 72),
     "cards": (296, 67, 67),

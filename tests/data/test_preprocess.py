@@ -10,7 +10,7 @@ from tests.helpers.paths import shared
 from yolo.data.preprocess import Preprocess, place, resize_aligned, undo
 
 SIDES = st.integers(1, 5000)
-RESIZES = st.sampled_from(["letterbox", "stretch"])
+RESIZES = st.sampled_from(["letterbox", "stretch"])  # cover: the picture is larger than the canvas
 
 
 def test_letterbox_by_hand() -> None:
@@ -29,6 +29,24 @@ def test_stretch_by_hand() -> None:
     canvas, placement = Preprocess((416, 320), "stretch")(np.zeros((780, 1270, 3), np.uint8))
     assert canvas.shape == (416, 320, 3)
     assert placement == (320 / 1270, 416 / 780, 0, 0, 1270, 780)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "inner", "first"),
+    [(40, 100, (20, 50), 15), (60, 20, (60, 20), 0), (21, 21, (20, 20), 0)],
+)
+def test_cover_cuts_the_middle_out(height: int, width: int, inner: tuple[int, int], first: int) -> None:
+    """Darknet's resize_min and crop: integer sides, the odd pixel cut at the right and below."""
+    preprocess = Preprocess((20, 20), "cover")
+    assert preprocess.inner_size(height, width) == inner
+    image = np.zeros((height, width, 3), np.uint8)
+    image[:, :, 0] = np.arange(width)
+    canvas, placement = preprocess(image)
+    assert canvas.shape == (20, 20, 3)
+    assert canvas[0, 0, 0] == pytest.approx((first + 0.5) * width / inner[1] - 0.5, abs=1)
+    box = np.array([[width / 4, height / 4, width / 2, height / 2]], np.float32)
+    assert placement.pad_x == -first
+    np.testing.assert_allclose(undo(place(box, placement), placement), box, atol=1e-4)
 
 
 def test_the_same_size_changes_nothing() -> None:

@@ -6,17 +6,16 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
 from torch import nn
 
 from yolo.darknet.cfg import Cfg, decode, encode, parse_cfg, read_cfg
+from yolo.darknet.classes import with_classes
 from yolo.darknet.network import (
     CfgClassifier,
     CfgDetector,
     CfgNetwork,
-    build_cfg,
     build_network,
-    predictor_of,
+    build_text,
 )
 from yolo.darknet.plan import Plan, plan
 from yolo.darknet.template import cfg_text
@@ -29,6 +28,7 @@ from yolo.darknet.weights import (
     read_header,
     save_weights,
 )
+from yolo.models.classifier import Classifier
 from yolo.models.detector import Detector
 
 log = logging.getLogger(__name__)
@@ -130,17 +130,17 @@ def load_darknet(
     return network, class_names(network)
 
 
-def from_cfg(cfg: str, num_classes: int | None = None) -> CfgDetector:
-    """A fresh detector from a .cfg file, as a model to train.
+def from_cfg(cfg: str, num_classes: int | None = None) -> CfgNetwork:
+    """A fresh network from a .cfg file, as a model to train.
 
     Args:
         cfg: Path of the file.
         num_classes: Rewrites the cfg to this many classes (:func:`with_classes`); None keeps it.
     """
     text = read_cfg(cfg)
-    detector = build_cfg(text if num_classes is None else with_classes(text, num_classes, cfg), source=cfg)
-    _report(detector.plan)
-    return detector
+    network = build_text(text if num_classes is None else with_classes(text, num_classes, cfg), source=cfg)
+    _report(network.plan)
+    return network
 
 
 def _report(plan: Plan) -> None:
@@ -149,14 +149,15 @@ def _report(plan: Plan) -> None:
         log.info("%s: %s", plan.cfg.source, note)
 
 
-def native_plan(detector: Detector, size: tuple[int, int] | None = None) -> Plan:
+def native_plan(network: Detector | Classifier, size: tuple[int, int] | None = None) -> Plan:
     """The plan of a network of :mod:`yolo.models`, by way of the cfg that is written for it.
 
     Args:
-        detector: Any that :func:`yolo.darknet.template.cfg_text` knows.
+        network: Any that :func:`yolo.darknet.template.cfg_text` knows.
         size: Height and width for ``[net]``.
     """
-    return plan(parse_cfg(cfg_text(detector, size or detector.fixed_size or NATIVE_SIZE), "the written cfg"))
+    fixed = network.fixed_size if isinstance(network, Detector) else None
+    return plan(parse_cfg(cfg_text(network, size or fixed or NATIVE_SIZE), "the written cfg"))
 
 
 def slots_of(network: nn.Module) -> list[Slot]:
@@ -164,7 +165,7 @@ def slots_of(network: nn.Module) -> list[Slot]:
     if isinstance(network, CfgDetector | CfgClassifier):
         return network.slots
     slots = native_slots(network)
-    if not isinstance(network, Detector) or network.recipe is None:
+    if not isinstance(network, Detector | Classifier) or network.recipe is None:
         return slots
     layers = [layer for layer in native_plan(network).layers if layer.floats]
     return [
@@ -177,59 +178,8 @@ def load_into(network: nn.Module, weights: Path | str, cutoff: int | None = None
     return load_weights(slots_of(network), weights, cutoff)
 
 
-def with_classes(text: str, num_classes: int, source: str = "cfg") -> str:
-    """The same cfg for another number of classes.
-
-    ``classes=`` of every head and the outputs of the layer before it change; all else, comments and line ends
-    too, stays as it is. The same number of classes gives the same text.
-    """
-    if num_classes < 1:
-        raise ValueError(f"num_classes must be at least 1, got {num_classes}")
-    before = plan(parse_cfg(text, source))
-    if not before.heads:
-        raise ValueError(f"{source}: no head whose classes could change")
-    if all(head.spec is not None and head.spec.num_classes == num_classes for head in before.heads):
-        return text
-    rows = text.splitlines(keepends=True)
-    for head in before.heads:
-        assert head.spec is not None
-        per_class = head.spec.side**2 if head.kind == "detection" else head.spec.num_anchors
-        channels = head.spec.channels + per_class * (num_classes - head.spec.num_classes)
-        below = before.layers[predictor_of(before, head)].section
-        key = "output" if below.kind == "connected" else "filters"
-        for section, name, value in ((head.section, "classes", num_classes), (below, key, channels)):
-            if name not in section:
-                raise section.fault(f"has no {name}= to change")
-            line = section.values[name].line - 1
-            rows[line] = _with_value(rows[line], value)
-        if "counters_per_class" in head.section:  # of the old classes
-            line = head.section.values["counters_per_class"].line - 1
-            rows[line] = f"# {rows[line]}"
-    changed = "".join(rows)
-    plan(parse_cfg(changed, f"{source} with {num_classes} classes"))
-    return changed
-
-
-def _with_value(row: str, value: int) -> str:
-    found = re.fullmatch(r"(?s)([^=]*=\s*)([^#;\s]+)(.*)", row)
-    assert found is not None, f"{row!r} is no key=value"
-    return f"{found[1]}{value}{found[3]}"
-
-
-def change_classes(source: CfgDetector, num_classes: int) -> CfgDetector:
-    """The network for another number of classes, with all weights but those of the last layers."""
-    text = with_classes(source.plan.cfg.text, num_classes, source.plan.cfg.source)
-    target = build_cfg(text, source.header, source.plan.cfg.source)
-    with torch.no_grad():
-        for theirs, ours in zip(source.slots, target.slots, strict=True):
-            for value, place in zip(theirs.tensors, ours.tensors, strict=True):
-                if value.shape == place.shape:
-                    place.copy_(value)
-    return target
-
-
 def export_network(
-    detector: Detector,
+    network: Detector | Classifier | CfgClassifier,
     classes: Sequence[str],
     folder: Path,
     stem: str,
@@ -241,7 +191,7 @@ def export_network(
     A network that came from a cfg gives that text back, byte for byte, and the header of its weights.
 
     Args:
-        detector: Native or built from a cfg.
+        network: Native or built from a cfg.
         classes: Names.
         folder: Made if it is not there.
         stem: Of the three files.
@@ -254,16 +204,16 @@ def export_network(
     Raises:
         ValueError: The network has no Darknet form, or the names do not fit it.
     """
-    if len(classes) != detector.num_classes:
-        raise ValueError(f"{len(classes)} names were given for {detector.num_classes} classes")
+    if len(classes) != network.num_classes:
+        raise ValueError(f"{len(classes)} names were given for {network.num_classes} classes")
     names = "".join(f"{name}\n" for name in classes)
-    if isinstance(detector, CfgDetector):
-        cfg, kept = detector.plan.cfg, detector.header
-        if detector.names is not None and parse_names(detector.names) == list(classes):
-            names = detector.names
+    if isinstance(network, CfgDetector | CfgClassifier):
+        cfg, kept = network.plan.cfg, network.header
+        if network.names is not None and parse_names(network.names) == list(classes):
+            names = network.names
     else:
-        cfg, kept = native_plan(detector, size).cfg, Header()
-    slots = slots_of(detector)
+        cfg, kept = native_plan(network, size).cfg, Header()
+    slots = slots_of(network)
     _check_same_layers(cfg, slots)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{stem}.{ending}" for ending in ("cfg", "weights", "names")]

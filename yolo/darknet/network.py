@@ -84,16 +84,14 @@ class CfgClassifier(nn.Module):
 
     def __init__(self, plan: Plan, header: Header) -> None:
         super().__init__()
-        last = len(plan.layers) - 1
-        while last > 0 and plan.layers[last].kind in LOSS_LAYERS:
-            last = plan.layers[last].sources[0]
+        last, predictor = classifier_end(plan)
         modules = {index: module for index, module in build_modules(plan).items() if index <= last}
-        predictor = max(index for index in range(last + 1) if plan.layers[index].floats or not index)
         cut = neck_start(plan, predictor)
         takes = _border(plan, cut)
         flat = plan.layers[last].shape[1:] == (1, 1)
         self.backbone = Backbone(plan, {i: m for i, m in modules.items() if i < cut}, [-1], takes)
-        self.head = Head(plan, {i: m for i, m in modules.items() if i >= cut}, takes, [last], [flat])
+        known = [predictor] if plan.layers[predictor].kind in ("convolutional", "connected") else []
+        self.head = Head(plan, {i: m for i, m in modules.items() if i >= cut}, takes, [last], [flat], known)
         self.plan = plan
         self.header = header
         self.input_size = plan.input[1:]
@@ -110,6 +108,11 @@ class CfgClassifier(nn.Module):
         """Keep the text of a .names file, also in the recipe, so that it can be written again as it was."""
         self.names = text
         self.recipe = recipe_of(self.plan, self.header, text)
+
+    @property
+    def predictors(self) -> list[Predictor]:
+        """The last layer with weights, as a detector has them."""
+        return self.head.predictors
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         output: torch.Tensor = self.head(self.backbone(images))[0]
@@ -147,10 +150,10 @@ def build_network(plan: Plan, header: Header = Header()) -> CfgNetwork:  # noqa:
     return detector
 
 
-def build_cfg(
+def build_text(
     cfg: str, header: Sequence[int] = (0, 2, 5, 0), source: str = "cfg", names: str | None = None
-) -> CfgDetector:
-    """The detector of a cfg's text: what checkpoints and configs call.
+) -> CfgNetwork:
+    """The network of a cfg's text: what checkpoints and configs call.
 
     Args:
         cfg: The text.
@@ -159,28 +162,42 @@ def build_cfg(
         names: The text of its .names file.
 
     Raises:
-        ValueError: The cfg is wrong, or describes a network without a detection head.
+        ValueError: The cfg is wrong.
     """
     network = build_network(plan(parse_cfg(cfg, source)), Header(*header))
+    if names is not None:
+        network.set_names(names)
+    return network
+
+
+def build_cfg(
+    cfg: str, header: Sequence[int] = (0, 2, 5, 0), source: str = "cfg", names: str | None = None
+) -> CfgDetector:
+    """:func:`build_text`, and ValueError unless it is a detector's."""
+    network = build_text(cfg, header, source, names)
     if not isinstance(network, CfgDetector):
         raise ValueError(
             f"{source}: no [yolo], [region] or [detection] section: a classifier, not a detector"
         )
-    if names is not None:
-        network.set_names(names)
     return network
 
 
 def build_classifier(
     cfg: str, header: Sequence[int] = (0, 2, 5, 0), source: str = "cfg", names: str | None = None
 ) -> CfgClassifier:
-    """The classifier of a cfg's text, arguments as for :func:`build_cfg`."""
-    network = build_network(plan(parse_cfg(cfg, source)), Header(*header))
+    """:func:`build_text`, and ValueError unless it is a classifier's."""
+    network = build_text(cfg, header, source, names)
     if not isinstance(network, CfgClassifier):
         raise ValueError(f"{source}: this cfg has a detection head: a detector, not a classifier")
-    if names is not None:
-        network.set_names(names)
     return network
+
+
+def classifier_end(plan: Plan) -> tuple[int, int]:
+    """Of a network without heads: the layer that puts out the logits, and the last one with weights."""
+    last = len(plan.layers) - 1
+    while last > 0 and plan.layers[last].kind in LOSS_LAYERS:
+        last = plan.layers[last].sources[0]
+    return last, max(index for index in range(last + 1) if plan.layers[index].floats or not index)
 
 
 def predictor_of(plan: Plan, head: Layer) -> int:

@@ -6,10 +6,11 @@ Source: ``box.c:diounms_sort`` and ``box_diou`` of AlexeyAB's Darknet.
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
+import torch
 
 from yolo.darknet.network import CfgDetector
 from yolo.models.detector import Detector
+from yolo.ops.boxes import iou
 from yolo.types import Found
 
 NmsKind = Literal["iou", "distance", "cfg"]
@@ -53,24 +54,13 @@ def suppress_by_distance(found: Found, height: int, width: int, threshold: float
         threshold: Of the penalised IoU.
         keep: The best so many are returned.
     """
-    boxes = found.boxes.astype(np.float64) / (width, height, width, height)
+    boxes = torch.from_numpy(found.boxes.astype(np.float64) / (width, height, width, height))
     kept = np.zeros(len(boxes), np.bool_)
     for label in np.unique(found.labels):
         left = np.flatnonzero(found.labels == label)
         while len(left):
             best, left = left[0], left[1:]
             kept[best] = True
-            left = left[_penalised_iou(boxes[best], boxes[left]) <= threshold]
+            left = left[(iou(boxes[best], boxes[left], "diou", exponent=0.6) <= threshold).numpy()]
     chosen = np.flatnonzero(kept)[:keep]
     return Found(found.boxes[chosen], found.scores[chosen], found.labels[chosen])
-
-
-def _penalised_iou(one: NDArray[np.float64], others: NDArray[np.float64]) -> NDArray[np.float64]:
-    """``[4]`` against ``[K, 4]``; boxes have an area."""
-    inner = np.minimum(one[2:], others[:, 2:]) - np.maximum(one[:2], others[:, :2])
-    outer = np.maximum(one[2:], others[:, 2:]) - np.minimum(one[:2], others[:, :2])
-    apart = (one[:2] + one[2:] - others[:, :2] - others[:, 2:]) / 2
-    shared = inner.clip(0).prod(axis=1)
-    union = (one[2:] - one[:2]).prod() + (others[:, 2:] - others[:, :2]).prod(axis=1) - shared
-    result: NDArray[np.float64] = shared / union - ((apart**2).sum(axis=1) / (outer**2).sum(axis=1)) ** 0.6
-    return result

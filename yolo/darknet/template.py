@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from torch import nn
 
+from yolo.models.classifier import Classifier
 from yolo.models.detector import Detector
 from yolo.models.layers import ConvBnAct, Local, darknet_layers
 from yolo.ops.heads import HeadSpec
@@ -27,21 +28,22 @@ exposure=1.5
 hue=.1"""
 
 
-def cfg_text(detector: Detector, size: tuple[int, int]) -> str:
+def cfg_text(network: Detector | Classifier, size: tuple[int, int]) -> str:
     """A cfg for a network of :mod:`yolo.models`.
 
     Args:
-        detector: Built by one of its functions.
+        network: Built by one of its functions.
         size: Height and width for ``[net]``, pixels.
 
     Raises:
         ValueError: There is no layout for this network, or it cannot take that size.
     """
-    name = detector.recipe.name if detector.recipe is not None else type(detector).__name__
+    name = network.recipe.name if network.recipe is not None else type(network).__name__
     if name not in LAYOUTS:
         raise ValueError(f"{name} has no Darknet form; those that have one are {', '.join(LAYOUTS)}")
-    detector.check_size(*size)
-    writer = Writer(detector)
+    if isinstance(network, Detector):
+        network.check_size(*size)
+    writer = Writer(network)
     LAYOUTS[name](writer)
     writer.finish()
     net = f"[net]\nwidth={size[1]}\nheight={size[0]}\nchannels=3\n{TRAINING}\n"
@@ -51,15 +53,15 @@ def cfg_text(detector: Detector, size: tuple[int, int]) -> str:
 class Writer:
     """Writes sections one after the other, taking layers and heads from the network as they are needed."""
 
-    def __init__(self, detector: Detector) -> None:
+    def __init__(self, network: Detector | Classifier) -> None:
         self.sections: list[str] = []
-        self.layers = list(darknet_layers(detector))
-        self.specs = list(detector.specs)
+        self.layers = list(darknet_layers(network))
+        self.specs = list(network.specs) if isinstance(network, Detector) else []
         self.reorg = "reorg"
-        if detector.recipe is not None and detector.recipe.arguments.get("reorg") == "space_to_depth":
+        if network.recipe is not None and network.recipe.arguments.get("reorg") == "space_to_depth":
             self.reorg = "reorg3d"
-        self.dropout = next((m.p for m in detector.modules() if isinstance(m, nn.Dropout)), 0.5)
-        self.acts = {id(m.conv): _activation(m.act) for m in detector.modules() if isinstance(m, ConvBnAct)}
+        self.dropout = next((m.p for m in network.modules() if isinstance(m, nn.Dropout)), 0.5)
+        self.acts = {id(m.conv): _activation(m.act) for m in network.modules() if isinstance(m, ConvBnAct)}
 
     @property
     def last(self) -> int:
@@ -159,6 +161,7 @@ def _head_values(spec: HeadSpec) -> dict[str, object]:
 
 
 V4 = {"cls_normalizer": 1.0, "iou_normalizer": 0.07, "iou_loss": "ciou"}
+V4 |= {"nms_kind": "greedynms", "beta_nms": 0.6}
 
 
 def _yolov1(w: Writer) -> None:
@@ -190,13 +193,19 @@ def _yolov1_tiny(w: Writer) -> None:
     w.head(jitter=0.2)
 
 
-def _yolov2(w: Writer) -> None:
+def _darknet19(w: Writer) -> int:
+    """Returns the layer of stride 16."""
     fine = 0
     for index, count in enumerate((1, 1, 3, 3, 5, 5)):
         w.convs(count)
         fine = w.last if index == 4 else fine
         if index < 5:
             w.pool()
+    return fine
+
+
+def _yolov2(w: Writer) -> None:
+    fine = _darknet19(w)
     deep = w.convs(2)
     w.route(fine)
     w.convs()
@@ -312,7 +321,31 @@ def _yolov4(w: Writer) -> None:
         w.head(jitter=0.3, **options)
 
 
+def _classify_19(w: Writer) -> None:
+    _darknet19(w)
+    w.convs()
+    w.section("avgpool")
+    w.section("softmax", groups=1)
+
+
+def _classify_53(w: Writer) -> None:
+    _darknet53(w)
+    w.section("avgpool")
+    w.convs()
+    w.section("softmax", groups=1)
+
+
+def _classify_csp53(w: Writer) -> None:
+    _cspdarknet53(w)
+    w.section("avgpool")
+    w.convs()
+    w.section("softmax", groups=1)
+
+
 LAYOUTS: dict[str, Callable[[Writer], None]] = {
+    "darknet19": _classify_19,
+    "darknet53": _classify_53,
+    "cspdarknet53": _classify_csp53,
     "yolov1": _yolov1,
     "yolov1_tiny": _yolov1_tiny,
     "yolov2": _yolov2,

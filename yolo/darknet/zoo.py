@@ -1,15 +1,17 @@
 """The published weights by name: where they are, how large, and which network they belong to."""
 
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from yolo import models
 from yolo.darknet.convert import load_into
 from yolo.darknet.fetch import check, fetch
 from yolo.darknet.names import COCO, VOC
+from yolo.darknet.weights import Header, Slot, load_weights, read_header
 from yolo.models.classifier import Classifier
 from yolo.models.detector import Detector
 from yolo.models.v2 import TINY_VOC_ANCHORS, VOC_ANCHORS
@@ -153,6 +155,42 @@ def locate(entry: Published, folder: Path | None = None, download: bool = False)
             f"{path}: not there; download=true fetches it from {entry.url} ({entry.sizes[1] / 1e6:.0f} MB)"
         )
     return fetch(entry.url, path, entry.sizes, entry.sha256)
+
+
+class BackboneFile(NamedTuple):
+    """A weights file that holds only the layers before ``cutoff``, an index of the cfg."""
+
+    path: Path
+    cutoff: int
+
+
+def backbone_file(weights: str, *, download: bool = False, folder: Path | None = None) -> BackboneFile | None:
+    """What ``weights`` is, if it is such a file: by its ending ``.conv.74``, or by a name of the zoo."""
+    ending = re.search(r"\.conv\.(\d+)$", weights)
+    if Path(weights).is_file():
+        return BackboneFile(Path(weights), int(ending[1])) if ending else None
+    cutoff = ZOO[weights].cutoff if weights in ZOO else None
+    return None if cutoff is None else BackboneFile(locate(ZOO[weights], folder, download), cutoff)
+
+
+def load_backbone(slots: Sequence[Slot], file: BackboneFile) -> Header:
+    """Fill the first layers of a network.
+
+    Args:
+        slots: Those before the cutoff.
+        file: Must hold exactly as many numbers: another backbone would be loaded as garbage.
+
+    Raises:
+        ValueError: It does not fit.
+    """
+    header = read_header(file.path)
+    floats, wanted = (file.path.stat().st_size - header.size) / 4, sum(slot.floats for slot in slots)
+    if floats != wanted:
+        raise ValueError(
+            f"{file.path}: {floats:,.0f} floats, the layers before {file.cutoff} of this model hold {wanted:,}: "
+            "it is the backbone of another architecture"
+        )
+    return load_weights(slots, file.path)
 
 
 def load_published(

@@ -4,7 +4,16 @@ from yolo.data.augment import Augment
 from yolo.data.batch import Item, collate, to_float
 from yolo.data.dataset import DetectionDataset
 from yolo.data.download import read_published
-from yolo.data.formats import Annotated, Problem, read_coco, read_darknet, read_digits, read_voc, read_yolo
+from yolo.data.formats import (
+    Annotated,
+    Problem,
+    read_coco,
+    read_darknet,
+    read_digits,
+    read_imagefolder,
+    read_voc,
+    read_yolo,
+)
 from yolo.data.geometry import Sample
 from yolo.data.image import check_image, decode_image, image_size, load_image
 from yolo.data.preprocess import Preprocess, place, undo
@@ -28,6 +37,7 @@ __all__ = [
     "read_coco",
     "read_darknet",
     "read_digits",
+    "read_imagefolder",
     "read_published",
     "read_voc",
     "read_yolo",

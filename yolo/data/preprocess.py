@@ -11,7 +11,7 @@ from torch import Tensor
 
 from yolo.types import Placement
 
-Resize = Literal["letterbox", "stretch"]
+Resize = Literal["letterbox", "stretch", "cover"]
 Interpolation = Literal["linear", "darknet"]
 Boxes = TypeVar("Boxes", Tensor, NDArray[np.float32], NDArray[np.float64])
 
@@ -23,7 +23,8 @@ class Preprocess:
     Args:
         size: Height and width of the canvas, pixels.
         resize: ``letterbox`` keeps the aspect and pads to both sides (sizes in integers as Darknet's
-            ``letterbox_image`` computes them); ``stretch`` fills the canvas.
+            ``letterbox_image`` computes them); ``stretch`` fills the canvas; ``cover`` keeps the aspect, fills
+            the canvas and cuts what stands over on both sides (classifiers: Darknet's ``resize_min``).
         pad_value: Grey of the padding, 0 to 255; Darknet's is one half.
         interpolation: ``linear`` is OpenCV's ``INTER_LINEAR``; ``darknet`` is bilinear with the corner pixels
             aligned (``image.c:resize_image``), for weights trained there.
@@ -59,14 +60,21 @@ class Preprocess:
         rows, cols = self.size
         if self.resize == "stretch":
             return rows, cols
-        if cols * height < rows * width:  # as wide as the canvas; Darknet compares the ratios as floats
+        wide = cols * height < rows * width  # Darknet compares the ratios as floats
+        if self.resize == "cover":
+            return (
+                (rows, max(cols, width * rows // height))
+                if wide
+                else (max(rows, height * cols // width), cols)
+            )
+        if wide:  # as wide as the canvas
             return max(1, height * cols // width), cols
         return rows, max(1, width * rows // height)
 
     def placement(self, height: int, width: int) -> Placement:
         """Where a picture of that size goes."""
         rows, cols = self.inner_size(height, width)
-        pad_y, pad_x = (self.size[0] - rows) // 2, (self.size[1] - cols) // 2
+        pad_y, pad_x = _half(self.size[0] - rows), _half(self.size[1] - cols)
         return Placement(cols / width, rows / height, pad_x, pad_y, width, height)
 
     def shrink_to(self, image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
@@ -79,8 +87,14 @@ class Preprocess:
         return np.rint(resize_aligned(image.astype(np.float32), rows, cols)).astype(np.uint8)
 
     def pad(self, inner: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Centre a picture on the canvas; the odd pixel goes to the right and to the bottom."""
+        """Centre a picture on the canvas; the odd pixel goes to the right and to the bottom.
+
+        Where it is larger than the canvas the same is cut off, the odd pixel at the right and at the bottom.
+        """
         rows, cols = inner.shape[:2]
+        if rows > self.size[0] or cols > self.size[1]:
+            top, left = (rows - self.size[0]) // 2, (cols - self.size[1]) // 2
+            return inner[top : top + self.size[0], left : left + self.size[1]]
         below, beside = self.size[0] - rows, self.size[1] - cols
         if not below and not beside:
             return inner
@@ -107,6 +121,11 @@ class Preprocess:
                 f"unknown preprocess options {unknown}, known are {sorted(cls.__dataclass_fields__)}"
             )
         return cls(**{**values, "size": tuple(values["size"])} if "size" in values else values)
+
+
+def _half(difference: int) -> int:
+    """Rounded towards zero: padding is positive, what is cut off negative."""
+    return int(difference / 2)
 
 
 def place(boxes: Boxes, placement: Placement) -> Boxes:

@@ -3,7 +3,7 @@
 from yolo.deploy.build import Wanted
 from yolo.deploy.export import Exported, Int8Options, export, ranges_of
 from yolo.deploy.graph import Suppression
-from yolo.deploy.loading import kind_of, load_detector, open_model
+from yolo.deploy.loading import kind_of, load_detector, open_any, open_model
 from yolo.deploy.metadata import Metadata
 from yolo.deploy.parity import TOLERANCES, Tolerance
 from yolo.deploy.runtime import Limits, Runtime
@@ -24,6 +24,7 @@ __all__ = [
     "export",
     "kind_of",
     "load_detector",
+    "open_any",
     "open_model",
     "ranges_of",
 ]

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from yolo.checkpoint import Model, load_model
+from yolo.checkpoint import AnyModel, Model, load_any, load_model
 from yolo.deploy.extras import require
 from yolo.deploy.graph import Suppression
 from yolo.deploy.metadata import ENGINES
@@ -73,7 +73,7 @@ def open_model(
     *,
     device: torch.device | str = "auto",
 ) -> Model | Runtime:
-    """Weights of any kind for evaluation and prediction: a model where it is PyTorch's, else a runtime.
+    """A detector for evaluation and prediction: a model where it is PyTorch's, else a runtime.
 
     Args:
         weights: As for :func:`load_detector`.
@@ -83,6 +83,19 @@ def open_model(
     """
     if kind_of(weights) == "pytorch":
         return load_model(weights, cfg, download)
+    return load_detector(weights, device=device)
+
+
+def open_any(
+    weights: Path | str,
+    cfg: Path | str | None = None,
+    download: bool = False,
+    *,
+    device: torch.device | str = "auto",
+) -> AnyModel | Runtime:
+    """:func:`open_model`, classifiers too."""
+    if kind_of(weights) == "pytorch":
+        return load_any(weights, cfg, download)
     return load_detector(weights, device=device)
 
 

@@ -1,7 +1,7 @@
 """Networks: plain nn.Modules that turn images into raw head outputs."""
 
 from yolo.models.backbones import cspdarknet53, darknet19, darknet53
-from yolo.models.build import build
+from yolo.models.build import build, build_classifier
 from yolo.models.classifier import Classifier
 from yolo.models.detector import Detector, Recipe
 from yolo.models.layers import darknet_layers
@@ -20,6 +20,7 @@ __all__ = [
     "Parts",
     "Recipe",
     "build",
+    "build_classifier",
     "count_floats",
     "cspdarknet53",
     "darknet19",

@@ -1,14 +1,18 @@
 """A network from the recipe in a checkpoint."""
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
+from yolo.models.backbones import cspdarknet53, darknet19, darknet53
+from yolo.models.classifier import Classifier
 from yolo.models.detector import Detector
 from yolo.models.v1 import yolov1, yolov1_tiny
 from yolo.models.v2 import yolov2, yolov2_tiny
 from yolo.models.v3 import yolov3, yolov3_spp, yolov3_tiny
 from yolo.models.v4 import yolov4, yolov4_tiny
+
+Network = TypeVar("Network", Detector, Classifier)
 
 DETECTORS: dict[str, Callable[..., Detector]] = {
     function.__name__: function
@@ -25,13 +29,26 @@ DETECTORS: dict[str, Callable[..., Detector]] = {
     )
 }
 
+CLASSIFIERS: dict[str, Callable[..., Classifier]] = {
+    function.__name__: function for function in (darknet19, darknet53, cspdarknet53)
+}
+
 
 def build(name: str, arguments: dict[str, Any]) -> Detector:
     """The detector of ``Recipe(name, arguments)``: only the published functions can be called this way."""
-    if name not in DETECTORS:
-        raise ValueError(f"unknown model {name!r}; known are {', '.join(DETECTORS)}")
-    known = inspect.signature(DETECTORS[name]).parameters
+    return _call(DETECTORS, name, arguments)
+
+
+def build_classifier(name: str, arguments: dict[str, Any]) -> Classifier:
+    """The classifier of ``Recipe(name, arguments)``, likewise."""
+    return _call(CLASSIFIERS, name, arguments)
+
+
+def _call(known: Mapping[str, Callable[..., Network]], name: str, arguments: dict[str, Any]) -> Network:
+    if name not in known:
+        raise ValueError(f"unknown model {name!r}; known are {', '.join(known)}")
+    options = inspect.signature(known[name]).parameters
     for key in arguments:
-        if key not in known:
-            raise ValueError(f"{name} has no option {key!r}; it has {', '.join(known)}")
-    return DETECTORS[name](**arguments)
+        if key not in options:
+            raise ValueError(f"{name} has no option {key!r}; it has {', '.join(options)}")
+    return known[name](**arguments)

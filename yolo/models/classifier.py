@@ -35,8 +35,17 @@ class Classifier(nn.Module):
         self.pool = pool
         self.recipe: Recipe | None = None  # set by yolo.models.recipe.published
 
+    @property
+    def predictors(self) -> list[nn.Conv2d]:
+        """The last layer, as a detector has them."""
+        return [self.predictor]
+
     def forward(self, images: Tensor) -> Tensor:
         x = self.backbone(images)[-1]
         if self.pool == "before":
             return self.predictor(x.mean(dim=(2, 3), keepdim=True)).flatten(1)
         return self.predictor(x).mean(dim=(2, 3))
+
+    def probabilities(self, images: Tensor) -> Tensor:
+        """``[N, 3, H, W]`` to ``[N, C]``, rows that sum to 1."""
+        return self(images).softmax(dim=1)

@@ -7,7 +7,7 @@ from yolo.training.multiscale import MultiScale
 from yolo.training.progress import EpochLine, Progress
 from yolo.training.record import Recorder
 from yolo.training.schedule import constant, cosine, parameter_groups, steps
-from yolo.training.transfer import freeze, transfer
+from yolo.training.transfer import freeze, start_from, transfer
 
 __all__ = [
     "Checkpoints",
@@ -24,6 +24,7 @@ __all__ = [
     "cosine",
     "freeze",
     "parameter_groups",
+    "start_from",
     "steps",
     "transfer",
 ]
