@@ -64,11 +64,11 @@ def collect(cfg: DictConfig, study: Study) -> None:
     clusters = None
     if cfg.start not in ("published", "kmeans"):
         raise ValueError(f"start is published or kmeans, got {cfg.start!r}")
-    if cfg.task != "refine":
+    if cfg.verb != "refine":
         study.add_refined(prior=cfg.prior, rounds=cfg.rounds)
-    if cfg.task != "refine" or cfg.start == "kmeans":
+    if cfg.verb != "refine" or cfg.start == "kmeans":
         clusters = study.add_kmeans(cfg.k, restarts=cfg.restarts, centre=cfg.centre)
-    if cfg.task == "refine":
+    if cfg.verb == "refine":
         start = clusters.anchors if clusters is not None else None
         study.add_refined(start, prior=cfg.prior, rounds=cfg.rounds)
     if cfg.model.get("anchors") is not None:
@@ -131,13 +131,13 @@ def write(cfg: DictConfig, name: str, fit: Fit, path: Path) -> None:
 @main("anchors")
 def anchors(cfg: DictConfig) -> None:
     """Compute anchors for a data set, and say whether they are worth it."""
-    if cfg.task not in TASKS:
-        raise ValueError(f"the first word is {', '.join(TASKS)}, got {cfg.task!r}")
+    if cfg.verb not in TASKS:
+        raise ValueError(f"the first word is {', '.join(TASKS)}, got {cfg.verb!r}")
     folder = Path(HydraConfig.get().runtime.output_dir)
     study = begin(cfg)
     collect(cfg, study)
     best = show(study)
-    if cfg.task == "plot":
+    if cfg.verb == "plot":
         plot(cfg, study, folder)
     if cfg.write:
         name = best if cfg.choose == "recommended" else cfg.choose
@@ -150,7 +150,7 @@ def anchors(cfg: DictConfig) -> None:
 
 def verb_first(arguments: list[str]) -> list[str]:
     """Hydra knows only options: the word that stands first becomes one."""
-    return [f"task={arguments[0]}", *arguments[1:]] if arguments and arguments[0] in TASKS else arguments
+    return [f"verb={arguments[0]}", *arguments[1:]] if arguments and arguments[0] in TASKS else arguments
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from yolo import darknet
 from yolo.checkpoint import darknet_model, load_any, save_model
 from yolo.cli import main
-from yolo.darknet.info import describe_weights, table
+from yolo.darknet.info import describe_weights, survey, table
 from yolo.darknet.zoo import ZOO
 from yolo.inference import with_preprocess
 
@@ -26,7 +26,7 @@ def needed(cfg: DictConfig, *keys: str) -> list[str]:
     """The values of options that a task cannot do without."""
     missing = [key for key in keys if cfg[key] is None]
     if missing:
-        raise ValueError(f"{cfg.task} needs {', '.join(f'{key}=...' for key in missing)}")
+        raise ValueError(f"{cfg.verb} needs {', '.join(f'{key}=...' for key in missing)}")
     return [cfg[key] for key in keys]
 
 
@@ -69,8 +69,11 @@ def export(cfg: DictConfig) -> None:
 
 
 def info(cfg: DictConfig) -> None:
-    """The layers of a cfg, and whether a weights file fits it."""
+    """The layers of a cfg, and whether a weights file fits it; or a row for every cfg of a folder."""
     (path,) = needed(cfg, "cfg")
+    if Path(path).is_dir():
+        sys.stdout.write(survey(Path(path)) + "\n")
+        return
     plan = darknet.plan(darknet.parse_cfg(darknet.read_cfg(path), path))
     sys.stdout.write("\n".join([table(plan), *plan.cfg.notes]) + "\n")
     if cfg.weights is not None:
@@ -83,14 +86,14 @@ TASKS = {"import": import_, "export": export, "info": info}
 @main("darknet")
 def tool(cfg: DictConfig) -> None:
     """Read and write Darknet's .cfg and .weights files."""
-    if cfg.task not in TASKS:
-        raise ValueError(f"the first word is {', '.join(TASKS)}, got {cfg.task!r}")
-    TASKS[cfg.task](cfg)
+    if cfg.verb not in TASKS:
+        raise ValueError(f"the first word is {', '.join(TASKS)}, got {cfg.verb!r}")
+    TASKS[cfg.verb](cfg)
 
 
 def verb_first(arguments: list[str]) -> list[str]:
     """Hydra knows only options: the word that stands first becomes one."""
-    return [f"task={arguments[0]}", *arguments[1:]] if arguments and arguments[0] in TASKS else arguments
+    return [f"verb={arguments[0]}", *arguments[1:]] if arguments and arguments[0] in TASKS else arguments
 
 
 if __name__ == "__main__":

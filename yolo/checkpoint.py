@@ -81,6 +81,8 @@ class ClassifierModel:
             raise ValueError(
                 f"{len(self.classes)} class names were given for {self.classifier.num_classes} classes"
             )
+        if isinstance(self.classifier, darknet.CfgClassifier) and not all(self.classifier.head.flat):
+            raise ValueError("the cfg ends in a map, neither in classes nor in a detection head")
 
     @property
     def network(self) -> AnyClassifier:

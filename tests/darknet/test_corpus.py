@@ -8,7 +8,7 @@ import torch
 
 from tests.helpers.paths import shared
 from yolo.darknet import build_network, parse_cfg, plan, read_cfg
-from yolo.darknet.info import bflops, table
+from yolo.darknet.info import bflops, survey, table
 
 REFUSED = {  # file -> part of the sentence
     "alexeyab/cfg/Gaussian_yolov3_BDD.cfg": "the Gaussian head",
@@ -98,3 +98,12 @@ def test_the_table_ends_as_darknet_prints_it() -> None:
     assert lines[39] == "Total BFLOPS 6.910"
     assert lines[40] == "avg_outputs = 310203"
     assert lines[41] == "6,062,814 floats, 24,251,276 bytes in a weights file of version 0.2"
+
+
+def test_a_folder_is_surveyed_in_a_table() -> None:
+    rows = survey(shared("darknet")).splitlines()
+    assert rows[-1] == "140 cfg files, 120 can be built, 20 are refused"
+    said = {row.split()[0]: " ".join(row.split()[1:]) for row in rows}
+    assert said["alexeyab/cfg/yolov4.cfg"] == "detector 64,429,405 floats, 128.459 BFLOPs"
+    assert said["pjreddie/cfg/darknet19.cfg"].startswith("classifier 20,856,776 floats")
+    assert said["pjreddie/cfg/gru.cfg"] == "refused layer 0 [gru]: recurrent layers are not supported"

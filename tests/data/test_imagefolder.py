@@ -31,7 +31,8 @@ def test_folders_are_classes_by_name(tmp_path: Path) -> None:
     assert [record.truth.labels.tolist() for record in train.records] == [[0], [1], [1], [1]]
     assert train.records[2].truth.boxes.tolist() == [[0, 0, 31, 20]]
     assert [problem.message for problem in val.problems] == ["no picture of this class"]
-    assert read_imagefolder(tmp_path, "val", cache_dir=tmp_path / "cache") == val
+    kept = read_imagefolder(tmp_path, "val", cache_dir=tmp_path / "cache")
+    assert [record.path for record in kept.records] == [record.path for record in val.records]
 
 
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_classifier_built_from_a_cfg_lends_alike(tmp_path: Path) -> None:
     ours, theirs = target.backbone.state_dict(), source.backbone.state_dict()
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs if "num_batches" not in name)
     with pytest.raises(ValueError, match="another architecture"):
-        start_from(str(weights), None, yolov2(num_classes=3, width=0.25))
+        start_from(str(weights), None, yolov2(num_classes=3, width=0.5))
 
 
 def test_a_classifier_goes_on_with_other_classes() -> None:

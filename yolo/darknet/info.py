@@ -3,41 +3,42 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from yolo.darknet.plan import Layer, Plan
+from yolo.darknet.cfg import parse_cfg, read_cfg
+from yolo.darknet.plan import Layer, Plan, plan
 from yolo.darknet.weights import check_count, read_header
 
 HEADER = ("", "layer", "filters", "size/strd(dil)", "input", "output", "weights", "BF")
 SHORT = {"convolutional": "conv", "maxpool": "max", "avgpool": "avg", "connected": "conn"}
 
 
-def rows(plan: Plan) -> list[tuple[str, ...]]:
+def rows(network: Plan) -> list[tuple[str, ...]]:
     """One row of texts per layer, in the columns of ``HEADER``; BF as Darknet counts it (plan.Layer)."""
-    return [_row(layer, plan) for layer in plan.layers]
+    return [_row(layer) for layer in network.layers]
 
 
-def table(plan: Plan) -> str:
+def table(network: Plan) -> str:
     """The rows under a heading, then the totals: BFLOPs, mean outputs of a layer, floats and bytes."""
-    lines = [HEADER, *rows(plan)]
+    lines = [HEADER, *rows(network)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADER))]
     text = [_aligned(line, widths) for line in lines]
-    maps = [layer for layer in plan.layers if layer.inputs[1] > 1 and layer.inputs[2] > 1]
+    maps = [layer for layer in network.layers if layer.inputs[1] > 1 and layer.inputs[2] > 1]
     outputs = sum(c * h * w for c, h, w in (layer.shape for layer in maps))
     text += [
-        f"Total BFLOPS {bflops(plan):.3f}",
+        f"Total BFLOPS {bflops(network):.3f}",
         f"avg_outputs = {outputs // max(1, len(maps))}",
-        f"{plan.floats:,} floats, {20 + 4 * plan.floats:,} bytes in a weights file of version 0.2",
+        f"{network.floats:,} floats, {20 + 4 * network.floats:,} bytes in a weights file of version 0.2",
     ]
     return "\n".join(text)
 
 
-def describe_weights(plan: Plan, path: Path, cutoff: int | None = None) -> str:
+def describe_weights(network: Plan, path: Path, cutoff: int | None = None) -> str:
     """A sentence on a weights file that fits the plan.
 
     Raises:
         ValueError: It does not fit.
     """
     header = read_header(path)
-    counts = [(layer.index, layer.name, layer.floats) for layer in plan.layers if layer.floats]
+    counts = [(layer.index, layer.name, layer.floats) for layer in network.layers if layer.floats]
     count = check_count(path, header, counts, cutoff)
     version = f"{header.major}.{header.minor}.{header.revision}"
     return (
@@ -45,9 +46,31 @@ def describe_weights(plan: Plan, path: Path, cutoff: int | None = None) -> str:
     )
 
 
-def bflops(plan: Plan) -> float:
+def survey(folder: Path) -> str:
+    """A row for every cfg file below a folder: floats and BFLOPs of what can be built, else why it cannot."""
+    rows, refused = [], 0
+    for path in sorted(folder.rglob("*.cfg")):
+        name = path.relative_to(folder).as_posix()
+        try:
+            found = plan(parse_cfg(read_cfg(path), name))
+        except ValueError as error:
+            refused += 1
+            rows.append((name, "refused", str(error).removeprefix(f"{name}:").partition(" ")[2]))
+            continue
+        kind = "detector" if found.heads else "classifier"
+        rows.append((name, kind, f"{found.floats:,} floats, {bflops(found):.3f} BFLOPs"))
+    if not rows:
+        raise ValueError(f"{folder}: no cfg file in it")
+    widths = [max(len(row[column]) for row in rows) for column in range(2)]
+    text = [f"{name:{widths[0]}}  {kind:{widths[1]}}  {what}" for name, kind, what in rows]
+    return "\n".join(
+        [*text, f"{len(rows)} cfg files, {len(rows) - refused} can be built, {refused} are refused"]
+    )
+
+
+def bflops(network: Plan) -> float:
     """Billions of operations for one picture."""
-    return sum(layer.operations for layer in plan.layers) / 1e9
+    return sum(layer.operations for layer in network.layers) / 1e9
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
@@ -59,7 +82,7 @@ def _aligned(line: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cells).rstrip()
 
 
-def _row(layer: Layer, plan: Plan) -> tuple[str, ...]:
+def _row(layer: Layer) -> tuple[str, ...]:
     section = layer.section
     filters = str(layer.shape[0]) if layer.kind in ("convolutional", "local", "connected") else ""
     size = ""
