@@ -1,12 +1,16 @@
 """Train a detector: python tools/train.py model=yolov2 data=bccd (configs/train.yaml has every option)."""
 
 import logging
-import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,7 +24,17 @@ from yolo.models import FakeQuant
 from yolo.report.page import never_fatal
 from yolo.report.run import Priors, training_report
 from yolo.report.sections import Started
-from yolo.training import DetectionData, DetectionModule, FreezeBackbone, Recorder, freeze, start_from
+from yolo.training import (
+    DetectionData,
+    DetectionModule,
+    FreezeBackbone,
+    Recorder,
+    StepSize,
+    freeze,
+    start_from,
+)
+from yolo.training.distributed import gpu_names, leave_group, one_launch, taken
+from yolo.training.memory import fit_with_retry
 from yolo.training.transfer import show
 
 log = logging.getLogger("yolo.train")
@@ -30,23 +44,18 @@ CALIBRATION = 64  # pictures that say where the ranges of quantize=int8 start
 LOADER = ("train", "val", "test", "batch_size", "workers", "cache", "cache_dir", "close_mosaic")
 
 
-def _accumulate(cfg: DictConfig, data: DetectionData) -> int:
-    """Batches per optimiser step."""
-    if cfg.nominal_batch is None:
-        return 1
-    return max(1, math.floor(cfg.nominal_batch / data.batch_size + 0.5))
-
-
-def _quantizer(cfg: DictConfig, model: Model, data: DetectionData) -> FakeQuant | None:
+def _quantizer(
+    cfg: DictConfig, model: Model, data: DetectionData, checkpoint: Path | None
+) -> FakeQuant | None:
     """Fake quantisation, its ranges as in the checkpoint that training starts from or measured on it."""
     if cfg.quantize is None:
         return None
     if cfg.quantize != "int8":
         raise ValueError(f"quantize must be int8 or null, got {cfg.quantize!r}")
-    start = cfg.checkpoint or cfg.weights
+    start = checkpoint or cfg.weights
     if start is None:
         raise ValueError("quantize=int8 fine-tunes a trained network: give weights=...")
-    ranges = load_model(start, None if cfg.checkpoint else cfg.cfg).ranges
+    ranges = load_model(start, None if checkpoint else cfg.cfg).ranges
     if not ranges:
         paths = [record.path for record in data.annotated("train").records]
         ranges = ranges_of(model, Int8Options(list(load_images(paths, CALIBRATION))))
@@ -57,6 +66,27 @@ def _quantizer(cfg: DictConfig, model: Model, data: DetectionData) -> FakeQuant 
 def train(cfg: DictConfig) -> None:
     """Build model, data and loss, fit, and say where the results are."""
     folder = Path(HydraConfig.get().runtime.output_dir)
+    last = folder / "last.ckpt"
+    given = None if cfg.checkpoint is None else Path(cfg.checkpoint)
+    checkpoint = (last if last.is_file() else None) if cfg.checkpoint == "auto" else given
+    step = StepSize(cfg.data.batch_size, cfg.nominal_batch, checkpoint)
+    with one_launch(), _devices(cfg) as devices:
+        fit_with_retry(partial(_fit, cfg, folder, devices, step), step, checkpoint, last)
+    log.info("results in %s: best.ckpt, last.ckpt, metrics.csv", folder)
+
+
+@contextmanager
+def _devices(cfg: DictConfig) -> Iterator[Any]:
+    """``trainer.devices``; the jobs of a sweep that want one GPU each get different ones."""
+    gpus = gpu_names() if cfg.trainer.accelerator in ("auto", "gpu", "cuda") else []
+    if HydraConfig.get().mode is RunMode.MULTIRUN and cfg.trainer.devices == 1 and len(gpus) > 1:
+        with taken(gpus, HydraConfig.get().job.num) as index:
+            yield [index]
+    else:
+        yield cfg.trainer.devices
+
+
+def _fit(cfg: DictConfig, folder: Path, devices: Any, step: StepSize, checkpoint: Path | None) -> None:
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     build = lambda node: instantiate(node, _convert_="all")  # noqa: E731
 
@@ -65,11 +95,12 @@ def train(cfg: DictConfig) -> None:
     detector.check_size(*preprocess.size)
     criterion = build(cfg.loss)(detector)
     parts = {name: part for name, part in build(cfg.data).items() if name in LOADER}
+    parts["batch_size"] = 1  # StepSize sets it
     data = DetectionData(preprocess=preprocess, augment=build(cfg.augment), seed=cfg.seed, **parts)
     classes = data.annotated("train").classes
     model = Model(detector, classes, preprocess)
     metric = DetectionMetric(classes)
-    callbacks = [callback for callback in build(cfg.callbacks).values() if callback is not None]
+    callbacks = [callback for callback in build(cfg.callbacks).values() if callback is not None] + [step]
 
     frozen = freeze(detector, cfg.transfer) if cfg.weights is None else []
     if cfg.weights is not None:
@@ -80,23 +111,21 @@ def train(cfg: DictConfig) -> None:
 
     module = DetectionModule(
         model, criterion, metric, build(cfg.optimizer), build(cfg.schedule), cfg.weight_decay,
-        build(cfg.multiscale), cfg.seed, **cfg.suppression, quantizer=_quantizer(cfg, model, data),
+        build(cfg.multiscale), cfg.seed, **cfg.suppression, quantizer=_quantizer(cfg, model, data, checkpoint),
     )  # fmt: skip
     on_gpu = torch.cuda.is_available() and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
-    settings = dict(cfg.trainer)
+    settings = dict(cfg.trainer) | {"devices": devices}
     if settings["precision"] == "auto":
         settings["precision"] = "16-mixed" if on_gpu else "32-true"
     trainer = instantiate(
         settings,
         callbacks=callbacks,
         logger=list(build(cfg.logger).values()),
-        accumulate_grad_batches=_accumulate(cfg, data),
         default_root_dir=str(folder),
-        enable_checkpointing=False,  # yolo.training.Checkpoints
         _convert_="all",
     )
-    trainer.fit(module, datamodule=data, ckpt_path=cfg.checkpoint, weights_only=True)
-    log.info("results in %s: best.ckpt, last.ckpt, metrics.csv", folder)
+    trainer.fit(module, datamodule=data, ckpt_path=checkpoint, weights_only=True)
+    leave_group()
     recorder = next((one for one in callbacks if isinstance(one, Recorder)), None)
     if recorder is not None and trainer.is_global_zero and not trainer.fast_dev_run:
         with never_fatal("report"):

@@ -11,6 +11,7 @@ prefixed ``classifier.``.
 import os
 import pickle
 import re
+import shutil
 import struct
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -137,17 +138,61 @@ def save_model(model: AnyModel, path: Path, weights: Mapping[str, Tensor] | None
 
 
 def write_atomically(content: object, path: Path) -> None:
-    """``torch.save`` to a neighbour, flush to the disk, then rename: a crash or a full disk leaves the old file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """``torch.save`` to a neighbour, flush to the disk, then rename: a crash or a full disk leaves the old file.
+
+    Args:
+        content: What to save; ``bytes`` are written as they are.
+
+    Raises:
+        OSError: There is no room, or the folder cannot be written.
+    """
     part = path.with_name(f".{path.name}.part{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with part.open("wb") as file:
-            torch.save(content, file)
+            if isinstance(content, bytes):
+                file.write(content)
+            else:
+                torch.save(content, file)
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
+    except (OSError, RuntimeError) as error:  # torch.save turns a failed write into a RuntimeError
+        raise OSError(f"{path}: cannot be written ({_said(error)}); {_free(path.parent)}") from error
     finally:
         part.unlink(missing_ok=True)
+
+
+def _said(error: BaseException) -> str:
+    first = error
+    while first.__context__ is not None:  # torch.save's own error hides the one of the file
+        first = first.__context__
+    return (first.strerror or "") if isinstance(first, OSError) else str(first).splitlines()[0]
+
+
+def _free(folder: Path) -> str:
+    try:
+        return f"{shutil.disk_usage(folder).free / 1e6:.1f} MB are free there"
+    except OSError:
+        return "the folder is not there"
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what processes that were killed while they saved have left in ``folder``."""
+    for part in folder.glob(".*.part*"):
+        number = part.name.rpartition(".part")[2]
+        if number.isdigit() and not _runs(int(number)):
+            part.unlink(missing_ok=True)
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def read(path: Path) -> dict[str, Any]:

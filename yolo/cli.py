@@ -12,18 +12,20 @@ import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import hydra
 from hydra.conf import HydraConf
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException, InstantiationException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 Task = Callable[[DictConfig], None]
@@ -40,7 +42,7 @@ def main(config_name: str) -> Callable[[Task], Callable[[], None]]:
     def decorate(task: Task) -> Callable[[], None]:
         @functools.wraps(task)
         def guarded(config: DictConfig) -> None:
-            with _Spoken():
+            with _Spoken(), _as_started_alone():
                 check_targets(config)
                 task(config)
 
@@ -56,6 +58,7 @@ def main(config_name: str) -> Callable[[Task], Callable[[], None]]:
                     argument.startswith("-") for argument in arguments
                 ):  # Hydra's own flags are its business
                     check(config_name, overrides)
+                _name_shared_by_ranks()
                 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and the words are ours
                 hydra.main(version_base="1.3", config_path=str(_folder()), config_name=config_name)(guarded)()
 
@@ -85,6 +88,41 @@ class _Spoken(AbstractContextManager["_Spoken", None]):
         sys.stdout.flush()
         sys.stderr.write(f"{Path(sys.argv[0]).name}: {message}\n")
         sys.exit(status)
+
+
+@contextmanager
+def _as_started_alone() -> Iterator[None]:
+    """Let a job of a sweep look as if its command line had been given alone.
+
+    Lightning starts the further processes of a run on several GPUs from ``sys.argv`` and ``hydra.run.dir``; each of
+    them would otherwise run the whole sweep.
+    """
+    found = HydraConfig.get()
+    if found.mode is not RunMode.MULTIRUN:
+        yield
+        return
+    before = sys.argv
+    sys.argv = [before[0], *found.overrides.task]
+    hydra_node: Any = found
+    with read_write(hydra_node):
+        hydra_node.run.dir = found.runtime.output_dir
+    try:
+        yield
+    finally:
+        sys.argv = before
+
+
+def _name_shared_by_ranks() -> None:
+    """Name the run folder for the processes of torchrun and srun: each composes its own config, at its own second."""
+    environment = os.environ
+    if int(environment.get("SLURM_STEP_NUM_TASKS", 1)) > 1:
+        name = f"slurm-{environment['SLURM_JOB_ID']}.{environment['SLURM_STEP_ID']}"
+    elif "TORCHELASTIC_RUN_ID" in environment:
+        given = environment["TORCHELASTIC_RUN_ID"]
+        name = f"torchrun-{given if given != 'none' else f'{date.today()}-{os.getppid()}'}"
+    else:
+        return
+    environment.setdefault("YOLO_RUN_NAME", name)
 
 
 def _one_line(error: BaseException) -> str:

@@ -7,95 +7,16 @@ import pytest
 import pytorch_lightning as pl
 import torch
 
-from yolo.checkpoint import Model, load_model
-from yolo.data import Augment, Preprocess, read_digits
+from tests.training.running import Stop, fit
+from yolo.checkpoint import load_model
 from yolo.evaluate import evaluate
-from yolo.losses import build_loss
-from yolo.metrics import DetectionMetric
-from yolo.models import FakeQuant, yolov1_tiny, yolov2_tiny
-from yolo.training import (
-    Checkpoints,
-    DetectionData,
-    DetectionModule,
-    Ema,
-    FreezeBackbone,
-    MultiScale,
-    cosine,
-    freeze,
-)
-
-SIZE = (96, 96)
+from yolo.models import yolov1_tiny, yolov2_tiny
+from yolo.training import FreezeBackbone, freeze
 
 
 @pytest.fixture(scope="session")
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("digits")
-
-
-class Stop(pl.Callback):
-    """Pulls the plug after some optimiser steps, as Ctrl-C would."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: object) -> None:
-        if trainer.global_step == self.step:
-            raise KeyboardInterrupt
-
-
-def fit(
-    folder: Path,
-    scenes: Path,
-    epochs: int = 2,
-    resume: Path | None = None,
-    detector=None,
-    seed: int = 0,
-    workers: int = 0,
-    extra: tuple[pl.Callback, ...] = (),
-    accumulate: int = 1,
-    every_seconds: float = 0.0,
-    ranges: dict[str, float] | None = None,
-) -> tuple[DetectionModule, pl.Trainer]:
-    """One small run; everything that differs between tests is an argument."""
-    pl.seed_everything(seed, verbose=False)
-    reader = functools.partial(
-        read_digits, scenes, counts=(24, 8, 8), size=SIZE, digits=(1, 3), scale=(24, 48)
-    )
-    detector = detector() if detector else yolov2_tiny(num_classes=10, width=0.125)
-    data = DetectionData(
-        functools.partial(reader, split="train"),
-        functools.partial(reader, split="val"),
-        Preprocess(size=detector.fixed_size or SIZE),
-        Augment(flip=0.5, hue=0.1, scale=0.3, translate=0.1, mosaic=0.5),
-        batch_size=8,
-        workers=workers,
-        seed=seed,
-    )
-    classes = data.annotated("train").classes
-    module = DetectionModule(
-        Model(detector, classes, data.preprocess),
-        build_loss(detector),
-        DetectionMetric(classes),
-        functools.partial(torch.optim.SGD, lr=0.01, momentum=0.9),
-        functools.partial(cosine, warmup_steps=2),
-        multiscale=MultiScale(every=2, low=0.67, high=1.34),
-        seed=seed,
-        quantizer=None if ranges is None else FakeQuant(detector, ranges),
-    )
-    trainer = pl.Trainer(
-        max_epochs=epochs,
-        accelerator="cpu",
-        callbacks=[Ema(0.9, 5.0), Checkpoints(str(folder), every_seconds=every_seconds), *extra],
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        use_distributed_sampler=False,
-        accumulate_grad_batches=accumulate,
-    )
-    trainer.fit(module, datamodule=data, ckpt_path=None if resume is None else str(resume), weights_only=True)
-    return module, trainer
 
 
 def weights(path: Path) -> dict[str, torch.Tensor]:
@@ -136,7 +57,7 @@ def test_dropout_resumes_too(tmp_path: Path, scenes: Path) -> None:
     make = functools.partial(yolov1_tiny, num_classes=10, width=0.125, image_size=128)
     fit(tmp_path / "whole", scenes, epochs=2, detector=make)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
-        fit(tmp_path / "parts", scenes, epochs=2, detector=make, extra=(Stop(4),))
+        fit(tmp_path / "parts", scenes, epochs=2, detector=make, extra=(Stop(1, 1),))
     fit(tmp_path / "parts", scenes, epochs=2, detector=make, resume=tmp_path / "parts" / "last.ckpt")
     assert same(weights(tmp_path / "whole" / "last.ckpt"), weights(tmp_path / "parts" / "last.ckpt"))
 

@@ -21,10 +21,13 @@ def test_a_wide_size_keeps_its_aspect_in_multiples_of_the_stride() -> None:
 def test_a_draw_holds_for_whole_windows_and_changes_between_them() -> None:
     scale = MultiScale(every=10)
     drawn = [scale.draw((416, 416), 32, accumulate=4, seed=1, epoch=0, batch=b) for b in range(240)]
-    windows = [set(drawn[start : start + 12]) for start in range(0, 240, 12)]  # 10 rounded up to 3 x 4
+    windows = [set(drawn[start : start + 40]) for start in range(0, 240, 40)]  # 10 steps of 4 batches
     assert all(len(window) == 1 for window in windows)
-    assert len(set(drawn)) >= 6
+    assert len(set(drawn)) >= 4
     assert drawn == [scale.draw((416, 416), 32, accumulate=4, seed=1, epoch=0, batch=b) for b in range(240)]
+    assert drawn[::4] == [
+        scale.draw((416, 416), 32, accumulate=1, seed=1, epoch=0, batch=b) for b in range(60)
+    ]
     assert drawn != [scale.draw((416, 416), 32, accumulate=4, seed=1, epoch=1, batch=b) for b in range(240)]
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.test_fit import Stop, fit, same, weights
+from tests.training.running import Stop, fit
+from tests.training.test_fit import same, weights
 from yolo.checkpoint import load_model
 from yolo.models import yolov2_tiny
 from yolo.models.quantize import quantizable
@@ -32,7 +33,7 @@ def test_learned_ranges_are_in_the_checkpoint(tmp_path: Path) -> None:
 def test_training_for_int8_resumes_exactly(tmp_path: Path) -> None:
     fit(tmp_path / "whole", tmp_path / "scenes", epochs=2, ranges=RANGES)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
-        fit(tmp_path / "parts", tmp_path / "scenes", epochs=2, ranges=RANGES, extra=(Stop(4),))
+        fit(tmp_path / "parts", tmp_path / "scenes", epochs=2, ranges=RANGES, extra=(Stop(1, 1),))
     last = tmp_path / "parts" / "last.ckpt"
     learned = load_model(last).ranges  # what tools/train.py goes on from
     assert learned != RANGES

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.test_fit import fit, same, weights
+from tests.training.running import fit
+from tests.training.test_fit import same, weights
 from yolo.data import load_image
 from yolo.metrics import DetectionMetric
 from yolo.training import Recorder, record

@@ -69,8 +69,10 @@ class Detector(nn.Module):
                 f"this model takes only {self.fixed_size[0]}x{self.fixed_size[1]}, got {height}x{width}"
             )
         if height < self.stride or width < self.stride or height % self.stride or width % self.stride:
+            rows, columns = (max(-(-side // self.stride), 1) * self.stride for side in (height, width))
             raise ValueError(
-                f"the input size must be a multiple of {self.stride} (the stride), got {height}x{width}"
+                f"the input size must be a multiple of {self.stride} (the stride), got {height}x{width}: "
+                f"{rows}x{columns} would do"
             )
 
     def forward(self, images: Tensor) -> list[Tensor]:

@@ -1,6 +1,8 @@
 """Lightning around the detector; the only folder that imports it."""
 
-from yolo.training.callbacks import Checkpoints, Ema, FreezeBackbone, StopOnNaN
+from yolo.training.batch_size import StepSize
+from yolo.training.callbacks import Ema, FreezeBackbone, StopOnNaN
+from yolo.training.checkpoints import Checkpoints
 from yolo.training.datamodule import DetectionData
 from yolo.training.module import DetectionModule
 from yolo.training.multiscale import MultiScale
@@ -19,6 +21,7 @@ __all__ = [
     "MultiScale",
     "Progress",
     "Recorder",
+    "StepSize",
     "StopOnNaN",
     "constant",
     "cosine",

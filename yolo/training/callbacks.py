@@ -1,18 +1,11 @@
-"""What happens around the steps: averaged weights, checkpoints, freezing, progress."""
+"""What happens around the steps: averaged weights, frozen layers, a loss that is no number."""
 
-import logging
 import math
-import time
-from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
-
-from yolo.checkpoint import write_atomically
-
-log = logging.getLogger(__name__)
 
 
 class Ema(pl.Callback):
@@ -40,7 +33,9 @@ class Ema(pl.Callback):
         if not self.average:
             self.average = {name: value.detach().clone() for name, value in current.items()}
         self.average = {name: value.to(current[name].device) for name, value in self.average.items()}
-        self._seen = trainer.global_step
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._seen = trainer.global_step  # only now is it that of a resumed run
 
     @torch.no_grad()
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
@@ -81,8 +76,10 @@ class Ema(pl.Callback):
         self, trainer: pl.Trainer, module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         if self.average:
-            checkpoint["raw_state_dict"] = checkpoint["state_dict"]
-            checkpoint["state_dict"] = self.average
+            raw, average = checkpoint["state_dict"], self.average
+            if self._swapped:  # written while validating
+                raw, average = average, raw
+            checkpoint["raw_state_dict"], checkpoint["state_dict"] = raw, average
             checkpoint["ema_steps"] = self.steps
 
     def on_load_checkpoint(
@@ -93,70 +90,15 @@ class Ema(pl.Callback):
             self.average = dict(checkpoint["averaged_state_dict"])
 
 
-class Checkpoints(pl.Callback):
-    """Keeps ``last.ckpt`` (everything that a resume needs) and ``best.ckpt`` (the weights with the best score).
-
-    Both are written beside the old file and renamed, so that a crash or a full disk leaves a loadable checkpoint.
-
-    Args:
-        folder: The run folder.
-        monitor: The logged number that ``best`` follows; larger is better.
-        every_seconds: ``last.ckpt`` is written at most this often, and always at the end of the run.
-    """
-
-    def __init__(self, folder: str, monitor: str = "val/map", every_seconds: float = 30.0) -> None:
-        self.folder, self.monitor, self.every_seconds = Path(folder), monitor, every_seconds
-        self.best = -1.0
-        self._saved_at = -math.inf
-        self._saved_step = -1
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.best = state_dict["best"]
-
-    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if (
-            trainer.sanity_checking
-            or not trainer.is_global_zero
-            or self.monitor not in trainer.callback_metrics
-        ):
-            return
-        score = float(trainer.callback_metrics[self.monitor])
-        if math.isfinite(score) and score > self.best:
-            self.best = score
-            # whole, although little of it is kept: a dump of weights only leaves out what callbacks add, the average
-            content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-            slim = {
-                "yolo": content["yolo"],
-                "state_dict": content["state_dict"],
-                "epoch": trainer.current_epoch,
-                "score": score,
-            }
-            write_atomically(slim, self.folder / "best.ckpt")
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if time.monotonic() - self._saved_at >= self.every_seconds:
-            self._save_last(trainer)
-
-    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._save_last(trainer)
-
-    def _save_last(self, trainer: pl.Trainer) -> None:
-        if self._saved_step == trainer.global_step:
-            return
-        content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
-        if trainer.is_global_zero:
-            write_atomically(content, self.folder / "last.ckpt")
-        self._saved_at, self._saved_step = time.monotonic(), trainer.global_step
-
-
 class FreezeBackbone(pl.Callback):
     """Keeps frozen layers as they are: no gradient, and batch norm in evaluation mode so that statistics stay too."""
 
     def __init__(self, frozen: list[nn.Module]) -> None:
         self.frozen = frozen
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        for part in self.frozen:  # a run that goes on in the middle of an epoch does not start that epoch
+            part.eval()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         for part in self.frozen:

@@ -1,7 +1,9 @@
 """Splits of a data set to batches."""
 
+import logging
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -9,7 +11,10 @@ from torch.utils.data import DataLoader, Sampler
 
 from yolo.data import Annotated, Augment, DetectionDataset, ImageStore, Preprocess, collate
 from yolo.data.store import Cache
+from yolo.training.interrupt import ignore_signals
 from yolo.types import Batch
+
+log = logging.getLogger(__name__)
 
 Reader = Callable[[], Annotated]
 
@@ -19,20 +24,16 @@ class ShardedSampler(Sampler[int]):
 
     Args:
         length: Pictures in the split.
-        shuffle: A new order each epoch; every rank then gets the same count (the last few pictures of an order are
-            left out if they do not divide). Without it every picture is seen exactly once over all ranks.
+        shuffle: A new order each epoch; every rank then gets the same count, at least ``chunk``: the last few of an
+            order are left out if they do not divide, and a split that does not fill one batch on every rank comes
+            several times. Without it every picture is seen once over all ranks (and one twice by a rank that would
+            have none: ranks without a batch would not take part in the evaluation that the others wait for).
         chunk: Batch size, so that ``skip`` can be given in batches.
     """
 
     def __init__(self, length: int, shuffle: bool, seed: int, rank: int, world: int, chunk: int = 1) -> None:
-        self.length, self.shuffle, self.seed, self.rank, self.world, self.chunk = (
-            length,
-            shuffle,
-            seed,
-            rank,
-            world,
-            chunk,
-        )
+        self.length, self.shuffle, self.seed = length, shuffle, seed
+        self.rank, self.world, self.chunk = rank, world, chunk
         self.epoch = 0
         self.skip = 0  # batches of the current epoch that were already trained on before a resume
 
@@ -42,16 +43,16 @@ class ShardedSampler(Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         if not self.shuffle:
-            return iter(range(self.rank, self.length, self.world))
+            return iter(range(self.rank, self.length, self.world) or [self.rank % self.length])
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
         order = torch.randperm(self.length, generator=generator).tolist()
-        order = order[: self.length // self.world * self.world] if self.length >= self.world else order
+        order = (order * -(-self.world * self.chunk // self.length))[: len(self) * self.world]
         return iter(order[self.rank :: self.world][self.skip * self.chunk :])
 
     def __len__(self) -> int:
-        if self.shuffle and self.length >= self.world:
-            return self.length // self.world
-        return len(range(self.rank, self.length, self.world))
+        if self.shuffle:
+            return max(self.length // self.world, self.chunk)
+        return max(len(range(self.rank, self.length, self.world)), 1)
 
 
 class EpochSampler(ShardedSampler):
@@ -158,14 +159,20 @@ class DetectionData(pl.LightningDataModule):
         else:  # workers fetch as soon as the loader starts, so after a resume it must know where the run stands
             loop = trainer.fit_loop
             batches = loop.epoch_loop.batch_progress
-            sampler.set_epoch(loop.epoch_progress.current.processed)  # type: ignore[attr-defined]
-            sampler.skip = 0 if batches.is_last_batch else batches.current.ready
-        return self._loader(dataset, sampler, drop_last=len(sampler) >= self.batch_size)
+            epoch: Any = loop.epoch_progress.current
+            sampler.set_epoch(epoch.processed)
+            sampler.skip = batches.current.ready if epoch.ready != epoch.processed else 0
+        if len(dataset) < self.batch_size * world:
+            log.warning(
+                "the training split has %d pictures, fewer than one step takes (%d): they come several times in it",
+                len(dataset), self.batch_size * world,
+            )  # fmt: skip
+        return self._loader(dataset, sampler, drop_last=True)  # batch norm cannot do with a last batch of one
 
     def batches_per_epoch(self, world: int) -> int:
         """Training batches of one process in an epoch; a last batch that is not full is left out."""
-        mine = len(ShardedSampler(len(self.dataset("train")), True, self.seed, 0, world))
-        return max(1, mine // self.batch_size)
+        pictures = len(self.dataset("train"))
+        return len(ShardedSampler(pictures, True, self.seed, 0, world, self.batch_size)) // self.batch_size
 
     def val_dataloader(self) -> DataLoader[Batch]:
         return self._evaluation("val")
@@ -192,5 +199,6 @@ class DetectionData(pl.LightningDataModule):
             prefetch_factor=4 if self.workers else None,
             pin_memory=torch.cuda.is_available(),
             collate_fn=collate,
+            worker_init_fn=ignore_signals,
             generator=torch.Generator(),  # its own, so that loading never moves the random numbers of the network
         )

@@ -18,7 +18,9 @@ from yolo.inference import to_found
 from yolo.metrics import DetectionMetric, scalars
 from yolo.models import FakeQuant
 from yolo.ops import detect
+from yolo.training import distributed
 from yolo.training.multiscale import MultiScale, resize_batch
+from yolo.training.position import adopt_position
 from yolo.training.schedule import parameter_groups
 from yolo.types import Batch
 
@@ -108,6 +110,12 @@ class DetectionModule(pl.LightningModule):
         self.log_dict(logged, on_step=True, on_epoch=True, prog_bar=True, batch_size=len(batch.images))
         return total
 
+    def setup(self, stage: str) -> None:
+        distributed.prepare(self.trainer)
+
+    def on_validation_epoch_start(self) -> None:
+        distributed.share_buffers(self)  # after Ema: the average is what is scored
+
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         images = to_float(batch.images).contiguous(memory_format=torch.channels_last)
         detections = self.suppress(self(images))
@@ -160,6 +168,7 @@ class DetectionModule(pl.LightningModule):
                     f"the checkpoint was trained with {key}={trained[key]}, this run has {key}={ours[key]}: "
                     "resume with the same settings, or start a new run from its weights with weights="
                 )
+        adopt_position(checkpoint, self.trainer)
         if "raw_state_dict" in checkpoint:  # the file's state_dict is the average, see Ema
             checkpoint["averaged_state_dict"] = checkpoint["state_dict"]
             checkpoint["state_dict"] = checkpoint["raw_state_dict"]

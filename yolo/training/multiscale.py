@@ -15,7 +15,7 @@ class MultiScale:
     """Draws the size that a batch is resized to; the same on every rank, since it depends on nothing but numbers.
 
     Args:
-        every: Batches between two draws; rounded up to whole accumulation windows.
+        every: Optimiser steps between two draws, so that accumulating over smaller batches draws the same sizes.
         low: Smallest factor of the configured size; 0.75 of 416 gives 320.
         high: Largest factor; 1.5 of 416 gives 608.
     """
@@ -39,9 +39,9 @@ class MultiScale:
     def draw(
         self, size: tuple[int, int], stride: int, accumulate: int, seed: int, epoch: int, batch: int
     ) -> tuple[int, int]:
-        """Height and width for one batch of one epoch."""
-        window = -(-self.every // accumulate) * accumulate
-        return random.Random(f"{seed} {epoch} {batch // window}").choice(self.sizes(size, stride))
+        """Height and width for one batch of one epoch, where a step has ``accumulate`` batches."""
+        window = batch // accumulate // self.every
+        return random.Random(f"{seed} {epoch} {window}").choice(self.sizes(size, stride))
 
 
 def _scaled(size: tuple[int, int], factor: float, stride: int) -> tuple[int, int]:

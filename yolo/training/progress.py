@@ -36,7 +36,8 @@ class EpochLine(pl.Callback):
         self._images = 0
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._began, self._first_epoch = time.monotonic(), trainer.current_epoch
+        self._began = self._epoch_began = time.monotonic()  # a resume may stand within its first epoch
+        self._first_epoch = trainer.current_epoch
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._epoch_began, self._images = time.monotonic(), 0
