@@ -300,6 +300,26 @@ def test_block_trains_alike_fused_and_plain(act: str, mode: str) -> None:
         torch.testing.assert_close(a.float(), b.float(), rtol=2e-2, atol=2e-2 * b.abs().max().item())
 
 
+@pytest.mark.parametrize("act", ["leaky", "mish", "linear"])
+def test_one_graph_without_breaks(act: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled through the registered operator, on its reference: what the eager function gives, bit for bit."""
+    monkeypatch.setattr("yolo.models.fused.fits", lambda *_: True)
+    eager = block("cpu", act)
+    traced = copy.deepcopy(eager)
+    x = torch.randn(2, 16, 5, 5).to(memory_format=torch.channels_last)
+    for module, call in (
+        (eager, eager),
+        (traced, torch.compile(traced, backend="aot_eager", fullgraph=True)),
+    ):
+        call(x).square().mean().backward()
+        assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in module.parameters())
+    for a, b in zip(eager.parameters(), traced.parameters(), strict=True):
+        assert torch.equal(a.grad, b.grad)
+    for a, b in zip(eager.buffers(), traced.buffers(), strict=True):
+        assert torch.equal(a, b)
+    torch.compiler.reset()
+
+
 def _graph(y: Tensor) -> set[torch.autograd.graph.Node]:
     """Every node of the backward pass."""
     found: set[torch.autograd.graph.Node] = set()
