@@ -31,6 +31,7 @@ from yolo.training import (
     Recorder,
     StepSize,
     freeze,
+    quiet,
     start_from,
 )
 from yolo.training.distributed import gpu_names, leave_group, one_launch, taken
@@ -41,7 +42,7 @@ log = logging.getLogger("yolo.train")
 
 
 CALIBRATION = 64  # pictures that say where the ranges of quantize=int8 start
-LOADER = ("train", "val", "test", "batch_size", "workers", "cache", "cache_dir", "close_mosaic")
+LOADER = ("train", "val", "test", "batch_size", "workers", "cache", "cache_dir")
 
 
 def _quantizer(
@@ -65,6 +66,7 @@ def _quantizer(
 @main("train")
 def train(cfg: DictConfig) -> None:
     """Build model, data and loss, fit, and say where the results are."""
+    quiet()
     folder = Path(HydraConfig.get().runtime.output_dir)
     last = folder / "last.ckpt"
     given = None if cfg.checkpoint is None else Path(cfg.checkpoint)
@@ -96,7 +98,9 @@ def _fit(cfg: DictConfig, folder: Path, devices: Any, step: StepSize, checkpoint
     criterion = build(cfg.loss)(detector)
     parts = {name: part for name, part in build(cfg.data).items() if name in LOADER}
     parts["batch_size"] = 1  # StepSize sets it
-    data = DetectionData(preprocess=preprocess, augment=build(cfg.augment), seed=cfg.seed, **parts)
+    data = DetectionData(
+        preprocess=preprocess, augment=build(cfg.augment), seed=cfg.seed, settle=cfg.settle, **parts
+    )
     classes = data.annotated("train").classes
     model = Model(detector, classes, preprocess)
     metric = DetectionMetric(classes)
@@ -111,7 +115,8 @@ def _fit(cfg: DictConfig, folder: Path, devices: Any, step: StepSize, checkpoint
 
     module = DetectionModule(
         model, criterion, metric, build(cfg.optimizer), build(cfg.schedule), cfg.weight_decay,
-        build(cfg.multiscale), cfg.seed, **cfg.suppression, quantizer=_quantizer(cfg, model, data, checkpoint),
+        build(cfg.multiscale), cfg.settle, cfg.seed, **cfg.suppression,
+        quantizer=_quantizer(cfg, model, data, checkpoint),
     )  # fmt: skip
     on_gpu = torch.cuda.is_available() and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
     settings = dict(cfg.trainer) | {"devices": devices}

@@ -71,6 +71,7 @@ def fit(
     trainer: dict | None = None,
     augment: bool = True,
     multiscale: MultiScale | None = SCALES,
+    settle: int = 0,
     schedule=SCHEDULE,
     lr: float = 0.01,
     reader: functools.partial | None = None,
@@ -90,6 +91,7 @@ def fit(
         batch_size=batch_size,
         workers=workers,
         seed=seed,
+        settle=settle,
     )
     classes = data.annotated("train").classes
     module = DetectionModule(
@@ -99,6 +101,7 @@ def fit(
         functools.partial(torch.optim.SGD, lr=lr, momentum=0.9),
         schedule,
         multiscale=multiscale,
+        settle=settle,
         seed=seed,
         quantizer=None if ranges is None else FakeQuant(detector, ranges),
     )

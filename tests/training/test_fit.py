@@ -146,3 +146,29 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, scenes: Path) 
             resume=tmp_path / "last.ckpt",
             detector=lambda: yolov2_tiny(num_classes=10, width=0.25),
         )
+
+
+class Seen(pl.Callback):
+    """Sizes of what the network sees and whether pictures are mosaics, by epoch."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[int, set[tuple[int, int]]] = {}
+        self.mosaic: list[bool] = []
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        seen = self.sizes[trainer.current_epoch] = set()
+        self.hook = module.detector.register_forward_pre_hook(
+            lambda _, given: seen.add(tuple(given[0].shape[-2:]))
+        )
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.hook.remove()
+        self.mosaic.append(bool(trainer.datamodule.dataset("train")._state[1]))
+
+
+def test_the_last_epochs_see_pictures_as_they_will_be_in_use(tmp_path: Path) -> None:
+    seen = Seen()
+    fit(tmp_path / "run", tmp_path / "scenes", epochs=10, settle=2, extra=(seen,), counts=(64, 8, 8))
+    assert seen.sizes[8] == seen.sizes[9] == {(96, 96)}
+    assert len(set.union(*(seen.sizes[epoch] for epoch in range(8)))) > 1
+    assert seen.mosaic == [True] * 8 + [False] * 2

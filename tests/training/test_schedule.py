@@ -1,13 +1,14 @@
 """Rates by hand and the split of parameters."""
 
 import itertools
+import math
 
 import pytest
 import torch
 from torch import nn
 
 from yolo.models import yolov2_tiny, yolov3_tiny
-from yolo.training.schedule import constant, cosine, parameter_groups, steps
+from yolo.training.schedule import constant, cosine, parameter_groups, settling_from, steps
 
 
 def rates(make, total: int, **options: float) -> list[float]:
@@ -57,3 +58,14 @@ def test_frozen_parameters_reach_no_optimiser() -> None:
     model.backbone.requires_grad_(False)
     held = {id(p) for group in parameter_groups(model, 0.1) for p in group["params"]}
     assert held == {id(p) for p in model.head.parameters()}
+
+
+@pytest.mark.parametrize(
+    ("epochs", "settle", "first"), [(100, 10, 90), (20, 10, 16), (4, 10, 4), (100, 0, 100)]
+)
+def test_a_run_settles_in_its_last_epochs(epochs: int, settle: int, first: int) -> None:
+    assert settling_from(epochs, settle) == first
+
+
+def test_a_run_without_an_end_never_settles() -> None:
+    assert settling_from(None, 10) == settling_from(-1, 10) == math.inf

@@ -7,6 +7,7 @@ from yolo.training.datamodule import DetectionData
 from yolo.training.module import DetectionModule
 from yolo.training.multiscale import MultiScale
 from yolo.training.progress import EpochLine, Progress
+from yolo.training.quiet import quiet
 from yolo.training.record import Recorder
 from yolo.training.schedule import constant, cosine, parameter_groups, steps
 from yolo.training.transfer import freeze, start_from, transfer
@@ -27,6 +28,7 @@ __all__ = [
     "cosine",
     "freeze",
     "parameter_groups",
+    "quiet",
     "start_from",
     "steps",
     "transfer",

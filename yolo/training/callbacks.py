@@ -27,6 +27,7 @@ class Ema(pl.Callback):
         self.average: dict[str, Tensor] = {}
         self._seen = 0
         self._swapped = False
+        self._pairs: list[tuple[list[Tensor], list[Tensor]]] = []  # averaged and current: floats, others
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         current = module.state_dict()
@@ -36,6 +37,14 @@ class Ema(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._seen = trainer.global_step  # only now is it that of a resumed run
+        current = (
+            module.state_dict()
+        )  # walking the modules takes as long as dozens of kernels: once is enough
+        floats = [name for name, value in current.items() if value.is_floating_point()]
+        self._pairs = [
+            ([self.average[name] for name in names], [current[name] for name in names])
+            for names in (floats, [name for name in current if name not in set(floats)])
+        ]
 
     @torch.no_grad()
     def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
@@ -44,11 +53,10 @@ class Ema(pl.Callback):
         self._seen = trainer.global_step
         self.steps += 1
         past = self.decay * (1.0 - math.exp(-self.steps / self.ramp))
-        current = module.state_dict()
-        floats = [name for name, value in self.average.items() if value.is_floating_point()]
-        torch._foreach_lerp_([self.average[n] for n in floats], [current[n] for n in floats], 1.0 - past)
-        for name in self.average.keys() - set(floats):
-            self.average[name].copy_(current[name])
+        floats, others = self._pairs
+        torch._foreach_lerp_(*floats, 1.0 - past)
+        if others[0]:
+            torch._foreach_copy_(*others)
 
     @torch.no_grad()
     def _swap(self, module: pl.LightningModule) -> None:

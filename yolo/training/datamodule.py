@@ -2,6 +2,7 @@
 
 import logging
 import math
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.utils.data import DataLoader, Sampler
 from yolo.data import Annotated, Augment, DetectionDataset, ImageStore, Preprocess, collate
 from yolo.data.store import Cache
 from yolo.training.interrupt import ignore_signals
+from yolo.training.schedule import settling_from
 from yolo.types import Batch
 
 log = logging.getLogger(__name__)
@@ -79,6 +81,11 @@ class EpochSampler(ShardedSampler):
         self.dataset.set_epoch(epoch, mosaic=epoch < self.plain_from)
 
 
+def usable_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class DetectionData(pl.LightningDataModule):
     """Loaders for training and evaluation.
 
@@ -90,7 +97,7 @@ class DetectionData(pl.LightningDataModule):
         workers: Loader processes; 0 loads in the main one.
         cache: Keep decoded pictures: ``none``, ``ram`` or ``disk`` (in ``cache_dir``).
         seed: Draws order and augmentation.
-        close_mosaic: Last epochs that are trained without mosaic and mixup.
+        settle: Last epochs that are trained without mosaic and mixup (:func:`settling_from`).
     """
 
     def __init__(
@@ -105,12 +112,13 @@ class DetectionData(pl.LightningDataModule):
         cache: Cache = "none",
         cache_dir: str | None = None,
         seed: int = 0,
-        close_mosaic: int = 0,
+        settle: int = 0,
     ) -> None:
         super().__init__()
         self.readers = {"train": train, "val": val, "test": test}
         self.preprocess, self.augment = preprocess, augment
-        self.batch_size, self.workers, self.seed, self.close_mosaic = batch_size, workers, seed, close_mosaic
+        self.batch_size, self.seed, self.settle = batch_size, seed, settle
+        self.workers = min(workers, usable_cores())  # more only wait for each other, and for the training
         self.cache, self.cache_dir = cache, cache_dir
         self._annotated: dict[str, Annotated] = {}
         self._datasets: dict[str, DetectionDataset] = {}
@@ -152,8 +160,8 @@ class DetectionData(pl.LightningDataModule):
         dataset = self.dataset("train")
         trainer = self.trainer
         rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        epochs = trainer.max_epochs if trainer and trainer.max_epochs and trainer.max_epochs > 0 else math.inf
-        sampler = EpochSampler(dataset, self.seed, rank, world, self.batch_size, epochs - self.close_mosaic)
+        whole = settling_from(trainer.max_epochs if trainer else None, self.settle)
+        sampler = EpochSampler(dataset, self.seed, rank, world, self.batch_size, whole)
         if trainer is None:
             sampler.set_epoch(0)
         else:  # workers fetch as soon as the loader starts, so after a resume it must know where the run stands

@@ -21,7 +21,7 @@ from yolo.ops import detect
 from yolo.training import distributed
 from yolo.training.multiscale import MultiScale, resize_batch
 from yolo.training.position import adopt_position
-from yolo.training.schedule import parameter_groups
+from yolo.training.schedule import parameter_groups, settling_from
 from yolo.types import Batch
 
 Optimize = Callable[[Iterable[dict[str, object]]], Optimizer]
@@ -39,6 +39,7 @@ class DetectionModule(pl.LightningModule):
         schedule: Makes a per-step schedule of an optimiser and the number of steps.
         weight_decay: Of weights only: norms and biases have none.
         multiscale: Draws training sizes; None trains at one size.
+        settle: Last epochs at one size (:func:`settling_from`).
         seed: Of the size draw.
         score_threshold: Detections below do not reach the metric.
         iou_threshold: Of the suppression before the metric.
@@ -55,6 +56,7 @@ class DetectionModule(pl.LightningModule):
         schedule: Schedule,
         weight_decay: float = 5e-4,
         multiscale: MultiScale | None = None,
+        settle: int = 0,
         seed: int = 0,
         score_threshold: float = 0.005,
         iou_threshold: float = 0.45,
@@ -68,6 +70,7 @@ class DetectionModule(pl.LightningModule):
         self.metric = metric
         self.optimizer, self.schedule, self.weight_decay = optimizer, schedule, weight_decay
         self.multiscale = multiscale if model.detector.fixed_size is None else None
+        self.settle = settle
         self.seed = seed
         self.quantizer = quantizer
         self.suppress = partial(
@@ -91,7 +94,9 @@ class DetectionModule(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         images, targets = to_float(batch.images), batch.targets
-        if self.multiscale is not None:
+        if self.multiscale is not None and self.current_epoch < settling_from(
+            self.trainer.max_epochs, self.settle
+        ):
             size = self.multiscale.draw(
                 self.model.preprocess.size,
                 self.detector.stride,

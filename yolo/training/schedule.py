@@ -20,6 +20,18 @@ def parameter_groups(module: nn.Module, weight_decay: float) -> list[dict[str, o
     ]
 
 
+def settling_from(max_epochs: int | None, settle: int) -> float:
+    """The first of the last epochs, in which pictures are whole and of one size, as they will be in use.
+
+    Args:
+        max_epochs: Of the run; None or less than one: it has no end.
+        settle: How many; at most a fifth of the run.
+    """
+    if max_epochs is None or max_epochs < 1:
+        return math.inf
+    return max_epochs - min(settle, max_epochs // 5)
+
+
 def _warmup(step: int, steps: int, power: float) -> float:
     return 1.0 if step >= steps else ((step + 1) / steps) ** power
 

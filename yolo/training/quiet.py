@@ -1,0 +1,23 @@
+"""Keeps words of libraries that no user can act on off the screen."""
+
+import logging
+import warnings
+
+MESSAGES = (
+    r".*isinstance\(treespec, LeafSpec\).*",  # Lightning against a newer torch
+    r"You have overridden `transfer_batch_to_device` in `LightningModule`",  # meant so
+    r"Experiment logs directory .* exists and is not empty",  # Hydra made the run folder
+    r"The number of training batches .* is smaller than the logging interval",  # epochs are logged anyway
+    r".*does not have many workers which may be a bottleneck",  # at most a worker a core, by ourselves
+)
+
+
+def quiet() -> None:
+    """Silence them in this process."""
+    for message in MESSAGES:
+        warnings.filterwarnings("ignore", message)
+    logging.getLogger("pytorch_lightning.utilities.rank_zero").addFilter(_no_advertisement)
+
+
+def _no_advertisement(record: logging.LogRecord) -> bool:
+    return "Tip:" not in str(record.msg)
