@@ -20,7 +20,7 @@ LAYERS = [
     {"evaluate", "predict"},
     {"classify"},
     {"training", "deploy"},
-    {"api"},
+    {"api", "serve"},
 ]
 ROW = {name: row for row, names in enumerate(LAYERS) for name in names}
 ONLY = {
@@ -29,6 +29,7 @@ ONLY = {
     "omegaconf": {"cli"},
     "cv2": {"data", "report", "predict", "deploy"},
     "albumentations": {"data"},
+    "fastapi": {"serve"},
 }
 FILES = sorted((ROOT / "yolo").rglob("*.py"))
 

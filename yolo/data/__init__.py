@@ -15,7 +15,7 @@ from yolo.data.formats import (
     read_yolo,
 )
 from yolo.data.geometry import Sample
-from yolo.data.image import check_image, decode_image, image_size, load_image
+from yolo.data.image import check_image, decode_image, image_size, info_of, load_image
 from yolo.data.preprocess import Preprocess, place, undo
 from yolo.data.store import ImageStore
 
@@ -32,6 +32,7 @@ __all__ = [
     "collate",
     "decode_image",
     "image_size",
+    "info_of",
     "load_image",
     "place",
     "read_coco",

@@ -90,6 +90,20 @@ def image_info(path: str | Path) -> ImageInfo:
     return ImageInfo(info.height, info.width, info.orientation)
 
 
+def info_of(data: bytes, name: str | Path = "picture") -> ImageInfo:
+    """:func:`image_info` for a file that is in memory already; nothing is decoded.
+
+    Raises:
+        ValueError: As there.
+    """
+    info = header.parse(data)
+    if info is not None:
+        _check_pixels(name, info.height, info.width)
+        return ImageInfo(info.height, info.width, info.orientation)
+    with _open(name, io.BytesIO(data)) as image:
+        return ImageInfo(image.height, image.width, _orientation(image))
+
+
 def image_size(path: str | Path) -> tuple[int, int]:
     """Height and width of the picture as :func:`load_image` returns it; reads only the header.
 

@@ -10,6 +10,8 @@ EXTRAS = {
     "onnxruntime": "export",
     "tensorrt": "tensorrt",
     "tensorrt_rtx": "tensorrt-rtx",
+    "fastapi": "serve",
+    "uvicorn": "serve",
 }
 
 
