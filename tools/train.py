@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
-import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from hydra.utils import instantiate
@@ -118,7 +117,7 @@ def _fit(cfg: DictConfig, folder: Path, devices: Any, step: StepSize, checkpoint
         build(cfg.multiscale), cfg.settle, cfg.seed, **cfg.suppression,
         quantizer=_quantizer(cfg, model, data, checkpoint),
     )  # fmt: skip
-    on_gpu = torch.cuda.is_available() and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
+    on_gpu = bool(gpu_names()) and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
     settings = dict(cfg.trainer) | {"devices": devices}
     if settings["precision"] == "auto":
         settings["precision"] = "16-mixed" if on_gpu else "32-true"

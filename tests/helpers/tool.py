@@ -28,8 +28,11 @@ def start(
     environment: dict[str, str] | None = None,
 ) -> subprocess.Popen[str]:
     """Start the tool in the folder ``cwd``."""
+    flags = [
+        argument for argument in arguments if argument.startswith("-")
+    ]  # Hydra wants options in one piece
     return subprocess.Popen(
-        [*launcher, str(TRAIN), *SMALL, *arguments],
+        [*launcher, str(TRAIN), *flags, *SMALL, *(one for one in arguments if one not in flags)],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
