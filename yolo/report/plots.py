@@ -1,6 +1,7 @@
 """The plots of a report, each a matplotlib figure; nothing here reads or writes files."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -96,6 +97,20 @@ def speed(curves: Curves) -> Figure | None:
     axes.plot(_epochs(series), series.values, "o-", color=INK, markersize=3)
     axes.set(xlabel="epoch", ylabel="pictures a second", ylim=(0, None), title="Training speed")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def overlaid(runs: Mapping[str, Series], title: str, unit: str, log: bool = False) -> Figure:
+    """The same number of several runs, over their epochs."""
+    figure, axes = _axes()
+    for (name, series), tint in zip(runs.items(), cycle((INK, *TERMS)), strict=False):
+        style = "o-" if len(series.values) <= 40 else "-"
+        axes.plot(_epochs(series), series.values, style, color=tint, markersize=4, label=name)
+    axes.set(xlabel="epoch", ylabel=unit, title=title, yscale="log" if log else "linear")
+    if not log:
+        axes.set_ylim(0, None)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.legend(loc="outside lower center", frameon=False, ncols=min(3, len(runs)))
     return figure
 
 
