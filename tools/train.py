@@ -1,4 +1,7 @@
-"""Train a detector: python tools/train.py model=yolov2 data=bccd (configs/train.yaml has every option)."""
+"""Train a detector: python tools/train.py model=yolov2 data=bccd (configs/train.yaml has every option).
+
+A classifier, whose backbone a detector then starts from: python tools/train.py task=classify data.root=PATH
+"""
 
 import logging
 from collections.abc import Iterator
@@ -12,18 +15,20 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
+from torch import nn
 
 from yolo.anchors import Assignment
-from yolo.checkpoint import Model, load_model
+from yolo.checkpoint import ClassifierModel, Model, load_model
 from yolo.cli import main
 from yolo.deploy import Int8Options, ranges_of
 from yolo.deploy.pictures import load_images
 from yolo.metrics import DetectionMetric
-from yolo.models import FakeQuant
+from yolo.models import Detector, FakeQuant
 from yolo.report.page import never_fatal
 from yolo.report.run import Priors, training_report
 from yolo.report.sections import Started
 from yolo.training import (
+    ClassificationModule,
     DetectionData,
     DetectionModule,
     FreezeBackbone,
@@ -87,36 +92,76 @@ def _devices(cfg: DictConfig) -> Iterator[Any]:
         yield cfg.trainer.devices
 
 
-def _fit(cfg: DictConfig, folder: Path, devices: Any, step: StepSize, checkpoint: Path | None) -> None:
-    pl.seed_everything(cfg.seed, workers=True, verbose=False)
-    build = lambda node: instantiate(node, _convert_="all")  # noqa: E731
+def build(node: Any) -> Any:
+    """What a node of the config describes, lists and mappings plain."""
+    return instantiate(node, _convert_="all")
 
+
+def _detection(
+    cfg: DictConfig, data: DetectionData, checkpoint: Path | None
+) -> tuple[DetectionModule, list[nn.Module]]:
+    """A detector to be trained, and what of it is frozen."""
     detector = build(cfg.model)
-    preprocess = build(cfg.preprocess)
-    detector.check_size(*preprocess.size)
+    if not isinstance(detector, Detector):
+        raise ValueError("the model is a classifier: train it with task=classify")
+    detector.check_size(*data.preprocess.size)
     criterion = build(cfg.loss)(detector)
-    parts = {name: part for name, part in build(cfg.data).items() if name in LOADER}
-    parts["batch_size"] = 1  # StepSize sets it
-    data = DetectionData(
-        preprocess=preprocess, augment=build(cfg.augment), seed=cfg.seed, settle=cfg.settle, **parts
-    )
     classes = data.annotated("train").classes
-    model = Model(detector, classes, preprocess)
-    metric = DetectionMetric(classes)
-    callbacks = [callback for callback in build(cfg.callbacks).values() if callback is not None] + [step]
-
-    frozen = freeze(detector, cfg.transfer) if cfg.weights is None else []
-    if cfg.weights is not None:
-        rows, frozen = start_from(cfg.weights, cfg.cfg, detector, cfg.transfer)
-        show(rows)
-    if frozen:
-        callbacks.append(FreezeBackbone(frozen))
-
+    model = Model(detector, classes, data.preprocess)
+    frozen = _start(cfg, detector)
     module = DetectionModule(
-        model, criterion, metric, build(cfg.optimizer), build(cfg.schedule), cfg.weight_decay,
+        model, criterion, DetectionMetric(classes), build(cfg.optimizer), build(cfg.schedule), cfg.weight_decay,
         build(cfg.multiscale), cfg.settle, cfg.seed, **cfg.suppression,
         quantizer=_quantizer(cfg, model, data, checkpoint),
     )  # fmt: skip
+    return module, frozen
+
+
+def _classification(
+    cfg: DictConfig, data: DetectionData, checkpoint: Path | None
+) -> tuple[ClassificationModule, list[nn.Module]]:
+    """The same for a classifier; there are as many classes as the data has."""
+    classes = data.annotated("train").classes
+    classifier = instantiate(cfg.model, num_classes=len(classes), _convert_="all")
+    if isinstance(classifier, Detector):
+        raise ValueError(
+            "task=classify trains classifiers (model=darknet19 or darknet53), the model is a detector"
+        )
+    model = ClassifierModel(classifier, classes, data.preprocess)
+    frozen = _start(cfg, classifier)
+    module = ClassificationModule(
+        model, build(cfg.optimizer), build(cfg.schedule), cfg.weight_decay, **build(cfg.classifier)
+    )
+    return module, frozen
+
+
+TASKS = {"detect": _detection, "classify": _classification}
+
+
+def _start(cfg: DictConfig, network: nn.Module) -> list[nn.Module]:
+    """Fill the network from ``weights`` and freeze what ``transfer`` says."""
+    if cfg.weights is None:
+        return freeze(network, cfg.transfer)
+    rows, frozen = start_from(cfg.weights, cfg.cfg, network, cfg.transfer)
+    show(rows)
+    return frozen
+
+
+def _fit(cfg: DictConfig, folder: Path, devices: Any, step: StepSize, checkpoint: Path | None) -> None:
+    pl.seed_everything(cfg.seed, workers=True, verbose=False)
+    parts = {name: part for name, part in build(cfg.data).items() if name in LOADER}
+    parts["batch_size"] = 1  # StepSize sets it
+    data = DetectionData(
+        preprocess=build(cfg.preprocess),
+        augment=build(cfg.augment),
+        seed=cfg.seed,
+        settle=cfg.settle,
+        **parts,
+    )
+    module, frozen = TASKS[cfg.task](cfg, data, checkpoint)
+    callbacks = [callback for callback in build(cfg.callbacks).values() if callback is not None] + [step]
+    if frozen:
+        callbacks.append(FreezeBackbone(frozen))
     on_gpu = bool(gpu_names()) and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
     settings = dict(cfg.trainer) | {"devices": devices}
     if settings["precision"] == "auto":

@@ -7,14 +7,26 @@ from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from yolo.models import Detector
-from yolo.models.build import DETECTORS
+from yolo.models.build import CLASSIFIERS, DETECTORS
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "model"
 ROOT = {"data": {"num_classes": 3}, "preprocess": {"size": [416, 416], "resize": "letterbox"}}
 
 
 def test_there_is_a_config_per_model() -> None:
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {*DETECTORS, "darknet"}  # darknet: any cfg
+    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {
+        *DETECTORS,
+        *CLASSIFIERS,
+        "darknet",
+    }  # darknet: any cfg
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_config_builds_the_bare_classifier(name: str) -> None:
+    cfg = OmegaConf.merge(ROOT, OmegaConf.load(CONFIGS / f"{name}.yaml"), {"model": {"width": 0.125}})
+    classifier = instantiate(cfg.model, _convert_="all")
+    assert classifier.recipe.name == name
+    assert classifier.num_classes == 3
 
 
 @pytest.mark.parametrize("name", DETECTORS)

@@ -1,8 +1,9 @@
-"""Lightning around the detector; the only folder that imports it."""
+"""Lightning around the networks; the only folder that imports it."""
 
 from yolo.training.batch_size import StepSize
 from yolo.training.callbacks import Ema, FreezeBackbone, StopOnNaN
 from yolo.training.checkpoints import Checkpoints
+from yolo.training.classification import ClassificationModule
 from yolo.training.datamodule import DetectionData
 from yolo.training.module import DetectionModule
 from yolo.training.multiscale import MultiScale
@@ -14,6 +15,7 @@ from yolo.training.transfer import freeze, start_from, transfer
 
 __all__ = [
     "Checkpoints",
+    "ClassificationModule",
     "DetectionData",
     "DetectionModule",
     "Ema",

@@ -65,7 +65,6 @@ class StepSize(pl.Callback):
         return whole // self.parts
 
     def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
-        assert isinstance(module, DetectionModule)
         data = trainer.datamodule  # type: ignore[attr-defined]
         if self.batch_size == "auto":
             self.batch_size = self._stored() or self._find(trainer, module, len(data.dataset("train")))
@@ -79,7 +78,9 @@ class StepSize(pl.Callback):
         position = read(self.checkpoint).get("position") if self.checkpoint is not None else None
         return None if position is None else int(position["batch"])
 
-    def _find(self, trainer: pl.Trainer, module: DetectionModule, pictures: int) -> int:
+    def _find(self, trainer: pl.Trainer, module: pl.LightningModule, pictures: int) -> int:
+        if not isinstance(module, DetectionModule):
+            raise ValueError("data.batch_size=auto is measured for detectors only: give a number")
         most = max(pictures // trainer.world_size // STEPS, 1)
         device = trainer.strategy.root_device
         if device.type != "cuda":

@@ -1,0 +1,95 @@
+"""What every training has in common: optimiser, schedule, several processes, exact resume, self-describing files."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from yolo.checkpoint import AnyModel, describe
+from yolo.training import distributed
+from yolo.training.position import adopt_position
+from yolo.training.schedule import parameter_groups
+from yolo.types import Batch
+
+Optimize = Callable[[Iterable[dict[str, object]]], Optimizer]
+Schedule = Callable[[Optimizer, int], LRScheduler]
+
+
+class FitModule(pl.LightningModule):
+    """Fits a network; sub-classes say what a step is.
+
+    Args:
+        model: The network, its class names and how its pictures are prepared.
+        optimizer: Makes an optimiser of parameter groups.
+        schedule: Makes a per-step schedule of an optimiser and the number of steps.
+        weight_decay: Of weights only: norms and biases have none.
+    """
+
+    same: tuple[str, ...] = ("recipe", "classes", "preprocess")  # what a run that is resumed must not change
+
+    def __init__(self, model: AnyModel, optimizer: Optimize, schedule: Schedule, weight_decay: float) -> None:
+        super().__init__()
+        self.model = model
+        self.optimizer, self.schedule, self.weight_decay = optimizer, schedule, weight_decay
+
+    def described(self, checkpoint: dict[str, Any]) -> AnyModel:
+        """The model that a checkpoint, complete but for its description, holds."""
+        return self.model
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        """Move the tensors; the records stay where they are (Lightning would walk into them)."""
+        targets = type(batch.targets)(*(value.to(device, non_blocking=True) for value in batch.targets))
+        return Batch(batch.images.to(device, non_blocking=True), targets, batch.meta)
+
+    def setup(self, stage: str) -> None:
+        distributed.prepare(self.trainer)
+
+    def on_validation_epoch_start(self) -> None:
+        distributed.share_buffers(self)  # after Ema: the average is what is scored
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.optimizer(parameter_groups(self, self.weight_decay))
+        schedule = self.schedule(optimizer, self._total_steps())
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step", "name": "lr"},
+        }
+
+    def _total_steps(self) -> int:
+        """Optimiser steps of the whole run.
+
+        Not Lightning's estimated_stepping_batches: that starts the loader, and its workers fetch pictures of epoch 0
+        before a resume has said which epoch it is.
+        """
+        trainer = self.trainer
+        batches = trainer.datamodule.batches_per_epoch(trainer.world_size)  # type: ignore[attr-defined]
+        if isinstance(trainer.limit_train_batches, int):
+            batches = min(batches, trainer.limit_train_batches)
+        total = math.ceil(batches / trainer.accumulate_grad_batches) * max(trainer.max_epochs or 1, 1)
+        return min(total, trainer.max_steps) if trainer.max_steps > 0 else total
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["yolo"] = describe(self.described(checkpoint))
+        checkpoint["rng"] = {"cpu": torch.get_rng_state()}
+        if self.device.type == "cuda":
+            checkpoint["rng"]["cuda"] = torch.cuda.get_rng_state(self.device)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        trained, ours = checkpoint["yolo"], describe(self.model)
+        for key in self.same:
+            if trained[key] != ours[key]:
+                raise ValueError(
+                    f"the checkpoint was trained with {key}={trained[key]}, this run has {key}={ours[key]}: "
+                    "resume with the same settings, or start a new run from its weights with weights="
+                )
+        adopt_position(checkpoint, self.trainer)
+        if "raw_state_dict" in checkpoint:  # the file's state_dict is the average, see Ema
+            checkpoint["averaged_state_dict"] = checkpoint["state_dict"]
+            checkpoint["state_dict"] = checkpoint["raw_state_dict"]
+        torch.set_rng_state(checkpoint["rng"]["cpu"].cpu())
+        if self.device.type == "cuda" and "cuda" in checkpoint["rng"]:
+            torch.cuda.set_rng_state(checkpoint["rng"]["cuda"].cpu(), self.device)
