@@ -48,6 +48,7 @@ class Record:
     path: str
     truth: Truth
     coco_id: int | None = None  # the id in the COCO file that the picture came from
+    size: tuple[int, int] | None = None  # height and width as shown, pixels, where the reader saw the picture
 
 
 class Placement(NamedTuple):

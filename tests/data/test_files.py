@@ -16,7 +16,7 @@ def equal(one: Annotated, other: Annotated) -> bool:
     if (one.classes, one.problems, one.category_ids) != (other.classes, other.problems, other.category_ids):
         return False
     for a, b in zip(one.records, other.records, strict=True):
-        if (a.image_id, a.path, a.coco_id) != (b.image_id, b.path, b.coco_id):
+        if (a.image_id, a.path, a.coco_id, a.size) != (b.image_id, b.path, b.coco_id, b.size):
             return False
         for name in ("boxes", "labels", "crowd", "difficult", "area"):
             first, second = getattr(a.truth, name), getattr(b.truth, name)

@@ -8,6 +8,7 @@ from yolo.anchors.sizes import Boxes
 from yolo.data.formats import Annotated
 from yolo.data.image import image_size
 from yolo.data.preprocess import Preprocess
+from yolo.types import Record
 
 
 def measure(annotated: Annotated, preprocess: Preprocess, workers: int = 4) -> Boxes:
@@ -16,19 +17,25 @@ def measure(annotated: Annotated, preprocess: Preprocess, workers: int = 4) -> B
     Args:
         annotated: The training split.
         preprocess: Size of the input and how pictures are fitted to it.
-        workers: Threads that read picture sizes (from the files' headers).
+        workers: Threads that read picture sizes (from the files' headers) where the reader did not.
 
     Returns:
         Pixels of the network input, at ``preprocess.size``.
     """
     records = [record for record in annotated.records if len(record.truth.labels)]
+    if not records:
+        return Boxes.of(np.empty((0, 2)))
     with ThreadPoolExecutor(workers) as pool:
-        pictures = list(pool.map(image_size, [record.path for record in records]))
-    wh, labels = [np.empty((0, 2))], [np.empty(0, dtype=np.int64)]
-    for record, (height, width) in zip(records, pictures, strict=True):
-        placement = preprocess.placement(height, width)
-        kept = ~record.truth.crowd
-        boxes = record.truth.boxes[kept].astype(np.float64)
-        wh.append((boxes[:, 2:] - boxes[:, :2]) * (placement.scale_x, placement.scale_y))
-        labels.append(record.truth.labels[kept])
-    return Boxes.of(np.concatenate(wh), np.concatenate(labels), annotated.classes)
+        sizes = list(pool.map(_size, records))
+    scale = {size: preprocess.placement(*size)[:2] for size in set(sizes)}
+    counts = [len(record.truth.labels) for record in records]
+    scales = np.array([scale[size] for size in sizes]).repeat(counts, axis=0)
+    boxes = np.concatenate([record.truth.boxes for record in records]).astype(np.float64)
+    labels = np.concatenate([record.truth.labels for record in records])
+    kept = ~np.concatenate([record.truth.crowd for record in records])
+    wh = (boxes[:, 2:] - boxes[:, :2]) * scales
+    return Boxes.of(wh[kept], labels[kept], annotated.classes)
+
+
+def _size(record: Record) -> tuple[int, int]:
+    return record.size or image_size(record.path)

@@ -3,16 +3,18 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.table import Table
 
 from yolo.data.image import load_image
-from yolo.metrics import Report
 from yolo.report.draw import draw_truth_and_found
 from yolo.report.predictions import write_image
 from yolo.types import Found, Record
+
+if TYPE_CHECKING:  # torchmetrics takes a quarter of a GB, and drawings are wanted without it
+    from yolo.metrics import Report
 
 MEANS = {
     "voc07_map50": "VOC 2007, 11 points, IoU .5",
@@ -46,7 +48,7 @@ CLASS_COLUMNS = {
 }
 
 
-def evaluation_tables(report: Report) -> list[Table]:
+def evaluation_tables(report: "Report") -> list[Table]:
     """Per class, then the means, then the settings that the numbers depend on."""
     values: dict[str, Any] = dict(report)
     classes = _table(
@@ -82,7 +84,7 @@ def _literal(text: str) -> str:
     return text.replace("[", r"\[")  # rich would take brackets for styles
 
 
-def write_metrics(report: Report, path: Path) -> None:
+def write_metrics(report: "Report", path: Path) -> None:
     """Write metrics.json; what is not available is null."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")

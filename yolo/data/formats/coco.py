@@ -103,7 +103,7 @@ def _records(
             turned = objects.stated_size(0, float(height), float(width), picture[1])
         name = f"{base.name}/{entry['file_name']}" if several else entry["file_name"]
         truth = objects.truth(picture[1], stored_frame=turned)
-        records.append(Record(name, str(picture[0]), truth, coco_id=None if several else number))
+        records.append(Record(name, str(picture[0]), truth, None if several else number, picture[1].size))
     return records
 
 

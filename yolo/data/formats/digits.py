@@ -87,7 +87,8 @@ def read_digits(
         objects = Objects(str(folder / f"{split}.json"), problems)
         for *box, label in rows:
             objects.add((box[0], box[1], box[2], box[3]), label, 0)
-        records.append(Record(f"{split}/{path.name}", str(path), objects.truth(check_image(path))))
+        info = check_image(path)
+        records.append(Record(f"{split}/{path.name}", str(path), objects.truth(info), size=info.size))
     return finish(f"digits {split}", Annotated(records, names, problems), on_error)
 
 

@@ -24,7 +24,7 @@ from yolo.types import Record, Truth
 
 log = logging.getLogger(__name__)
 
-_VERSION = 2  # of what is kept, and of what the readers make of a file
+_VERSION = 3  # of what is kept, and of what the readers make of a file
 _ABSENT = "absent"
 _ARRAYS = ("boxes", "labels", "crowd", "difficult", "area")
 
@@ -136,7 +136,9 @@ def _save(path: Path, key: str, result: Annotated, seen: Mapping[str, str]) -> N
         "classes": result.classes,
         "category_ids": result.category_ids,
         "problems": [list(problem) for problem in result.problems],
-        "pictures": [[record.image_id, record.path, record.coco_id] for record in result.records],
+        "pictures": [
+            [record.image_id, record.path, record.coco_id, record.size] for record in result.records
+        ],
     }
     arrays: dict[str, NDArray[Any]] = {
         name: np.concatenate([getattr(truth, name) for truth in truths]) if truths else np.zeros(0)
@@ -165,8 +167,8 @@ def _load(path: Path, key: str) -> Annotated | None:
         ends = np.cumsum(arrays["counts"])[:-1]
         parts = [np.split(arrays[name], ends) for name in _ARRAYS]
         records = [
-            Record(image_id, picture, Truth(*truth), coco_id)
-            for (image_id, picture, coco_id), *truth in zip(text["pictures"], *parts, strict=True)
+            Record(image_id, picture, Truth(*truth), coco_id, tuple(size))
+            for (image_id, picture, coco_id, size), *truth in zip(text["pictures"], *parts, strict=True)
         ]
         problems = [Problem(*rest)._replace(box=box and tuple(box)) for *rest, box in text["problems"]]
         return Annotated(records, text["classes"], problems, tuple(text["category_ids"]))

@@ -93,7 +93,9 @@ def records_of(
                 continue
             for number, line in lines_of(text):
                 _read_row(line, number, objects, num_classes, info)
-        records.append(Record(relative_name(picture, base), str(picture), objects.truth(info)))
+        records.append(
+            Record(relative_name(picture, base), str(picture), objects.truth(info), size=info.size)
+        )
     return records
 
 

@@ -189,7 +189,7 @@ def _records(
             message = f"{picture.name} has another annotation already, both are kept"
             objects.report(0, message, "duplicate-image", lost=False)
             name = f"{name} ({relative_name(entry.xml, base)})"
-        records[name] = Record(name, str(picture), objects.truth(info, stored_frame=turned))
+        records[name] = Record(name, str(picture), objects.truth(info, stored_frame=turned), size=info.size)
     return list(records.values())
 
 
