@@ -13,6 +13,8 @@ from rich.console import Console
 from yolo.anchors import Assignment, Fit, Study, kmeans, measure, nearest
 from yolo.cli import main
 from yolo.data import Annotated
+from yolo.data.scales import scaled_sizes
+from yolo.models.detector import Detector
 from yolo.report.anchors import anchors_table, cfg_line, plot_cloud, plot_curve, plot_heads, sets_table
 
 log = logging.getLogger("yolo.anchors")
@@ -28,18 +30,22 @@ def read(data: DictConfig, split: str) -> Annotated:
     return instantiate(data[split], _convert_="all")()
 
 
+def heads_of(model: DictConfig) -> Detector:
+    """A model of which only the heads are read, so as small as it gets."""
+    if "anchors" in model:
+        return instantiate(model, anchors=None, width=0.05, _convert_="all")
+    with torch.device("meta"):
+        return instantiate(model)
+
+
 def begin(cfg: DictConfig) -> Study:
     """The boxes as training will see them, and the model's published anchors."""
     preprocess = instantiate(cfg.preprocess, _convert_="all")
-    with torch.device("meta"):  # only its heads are read
-        detector = (
-            instantiate(cfg.model, anchors=None, _convert_="all")
-            if "anchors" in cfg.model
-            else instantiate(cfg.model)
-        )
+    detector = heads_of(cfg.model)
     detector.check_size(*preprocess.size)
-    multiscale = instantiate(cfg.multiscale, _convert_="all")
-    sizes = [preprocess.size] if multiscale is None else multiscale.sizes(preprocess.size, detector.stride)
+    sizes = [preprocess.size]
+    if cfg.multiscale is not None:
+        sizes = scaled_sizes(preprocess.size, detector.stride, cfg.multiscale.low, cfg.multiscale.high)
     assignment = Assignment.of(instantiate(cfg.loss)(detector))
     boxes = measure(read(cfg.data, cfg.split), preprocess)
     scales = (

@@ -85,3 +85,14 @@ def test_wrong_requests_end_in_one_line(
     assert result.returncode == status, result.stderr
     assert words in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
+
+
+def test_loads_neither_lightning_nor_torchmetrics() -> None:
+    """They take a quarter of a GB, which the box sizes of a large set need (issue: less than 1 GB in all)."""
+    code = (
+        "import runpy, sys; runpy.run_path(sys.argv[1], run_name='imported');"
+        "print(*sorted({'pytorch_lightning', 'torchmetrics', 'albumentations', 'sklearn'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-c", code, str(ROOT / "tools" / "anchors.py")]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []

@@ -65,8 +65,8 @@ class Assignment:
         """How sizes ``[D, 2]`` and anchors ``[A, 2]`` fit, as it is thresholded: ``[D, A]``, 0 to 1."""
         if self.match != "ratio":
             return shape_iou(wh, anchors)
-        ratio = wh[:, None] / anchors[None]
-        return np.minimum(ratio, 1 / ratio).min(axis=2)
+        wide, high = wh[:, None, 0] / anchors[None, :, 0], wh[:, None, 1] / anchors[None, :, 1]
+        return np.minimum(np.minimum(wide, 1 / wide), np.minimum(high, 1 / high))
 
     @property
     def limit(self) -> float:

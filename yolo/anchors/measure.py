@@ -8,7 +8,6 @@ from yolo.anchors.sizes import Boxes
 from yolo.data.formats import Annotated
 from yolo.data.image import image_size
 from yolo.data.preprocess import Preprocess
-from yolo.types import Record
 
 
 def measure(annotated: Annotated, preprocess: Preprocess, workers: int = 4) -> Boxes:
@@ -25,8 +24,10 @@ def measure(annotated: Annotated, preprocess: Preprocess, workers: int = 4) -> B
     records = [record for record in annotated.records if len(record.truth.labels)]
     if not records:
         return Boxes.of(np.empty((0, 2)))
+    unseen = [record.path for record in records if record.size is None]
     with ThreadPoolExecutor(workers) as pool:
-        sizes = list(pool.map(_size, records))
+        read = pool.map(image_size, unseen)
+        sizes = [record.size or next(read) for record in records]
     scale = {size: preprocess.placement(*size)[:2] for size in set(sizes)}
     counts = [len(record.truth.labels) for record in records]
     scales = np.array([scale[size] for size in sizes]).repeat(counts, axis=0)
@@ -35,7 +36,3 @@ def measure(annotated: Annotated, preprocess: Preprocess, workers: int = 4) -> B
     kept = ~np.concatenate([record.truth.crowd for record in records])
     wh = (boxes[:, 2:] - boxes[:, :2]) * scales
     return Boxes.of(wh[kept], labels[kept], annotated.classes)
-
-
-def _size(record: Record) -> tuple[int, int]:
-    return record.size or image_size(record.path)

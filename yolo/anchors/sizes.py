@@ -117,6 +117,15 @@ class Boxes:
         total = np.rint(np.bincount(place, count, minlength=len(distinct))).astype(np.int64)
         return Sizes(distinct.view(np.float64).reshape(-1, 2), total, sum(part.dropped for part in parts))
 
+    @cached_property
+    def pooled(self) -> Sizes:
+        """:attr:`all`, folded: where many classes have many sizes each, without sorting all of them first."""
+        parts = list(self.by_class.values())
+        if sum(len(part.wh) for part in parts) <= EXACT:
+            return self.all
+        wh, count = (np.concatenate([getattr(part, name) for part in parts]) for name in ("wh", "count"))
+        return Sizes(wh, count, sum(part.dropped for part in parts)).folded()
+
     def scaled(self, factors: Sequence[float]) -> "Boxes":
         """:meth:`Sizes.scaled` of every class."""
         return Boxes({name: part.scaled(factors) for name, part in self.by_class.items()})

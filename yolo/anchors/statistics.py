@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yolo.anchors.assignment import FOUND, Assignment, Switches
-from yolo.anchors.sizes import CHUNK, Boxes, Floats, by_area, shape_iou
+from yolo.anchors.sizes import CHUNK, Boxes, Floats, by_area, nearest, shape_iou
 from yolo.models.recipe import share_anchors
 from yolo.ops.heads import HeadSpec
 
@@ -123,8 +123,8 @@ class _Tally:
         self.best, self.heads = np.zeros(len(anchors)), np.zeros(len(specs))
         self.recalled = self.found = self.lost = self.positives = self.floating = 0
 
-    def add(self, wh: Floats, count: NDArray[np.int64]) -> float:
-        """Count boxes of sizes ``wh``; return the sum of their best IoU."""
+    def add(self, wh: Floats, count: NDArray[np.int64]) -> None:
+        """Count boxes of sizes ``wh``."""
         iou = np.where(self.owned, shape_iou(wh, self.anchors), 0.0)
         score = np.where(self.owned, self.assignment.score(wh, self.anchors), 0.0)
         answers = self.assignment.answers(wh, self.anchors, self.owned)
@@ -141,7 +141,6 @@ class _Tally:
                 np.stack([np.where(row, iou, 0).max(axis=1) for row in self.owner], axis=1), axis=1
             )
             self.floating += int(count[per_head[:, -1] - per_head[:, -2] < TIE].sum())
-        return float((count * top).sum())
 
 
 def describe(
@@ -167,11 +166,14 @@ def describe(
     check_anchors(specs)
     anchors = np.array(specs[0].all_anchors, dtype=np.float64)
     tally = _Tally(anchors, specs, assignment or Assignment())
-    sums = {}
-    for name, part in boxes.by_class.items():
-        starts = range(0, len(part.wh), CHUNK)
-        if part.boxes:
-            sums[name] = sum(tally.add(part.wh[s : s + CHUNK], part.count[s : s + CHUNK]) for s in starts)
+    pooled = boxes.pooled  # classes share most sizes: counted one by one a large set takes ten times as long
+    for start in range(0, len(pooled.wh), CHUNK):
+        tally.add(pooled.wh[start : start + CHUNK], pooled.count[start : start + CHUNK])
+    sums = {
+        name: float((nearest(part.wh, anchors[tally.owned])[0] * part.count).sum())
+        for name, part in boxes.by_class.items()
+        if part.boxes
+    }
     return Fit(
         specs=tuple(specs),
         assignment=tally.assignment,

@@ -89,7 +89,7 @@ class Study:
             raise ValueError(f"k must be a multiple of {heads}, the number of heads, got {k}")
 
         def fit(boxes: Boxes) -> Floats:
-            return kmeans(boxes.all, k, seed=self.seed, restarts=restarts, centre=centre)
+            return kmeans(boxes.pooled, k, seed=self.seed, restarts=restarts, centre=centre)
 
         return self._add(name, tidy(fit(self.seen)), fit)
 

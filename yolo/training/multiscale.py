@@ -1,12 +1,12 @@
 """A new input size every few batches (YOLOv2, arXiv:1612.08242, sec. 2, "Multi-Scale Training")."""
 
-import math
 import random
 from dataclasses import dataclass
 
 import torch.nn.functional as F
 from torch import Tensor
 
+from yolo.data.scales import scaled_sizes
 from yolo.types import Targets
 
 
@@ -30,11 +30,7 @@ class MultiScale:
 
     def sizes(self, size: tuple[int, int], stride: int) -> list[tuple[int, int]]:
         """Every size that can be drawn: multiples of ``stride``, aspect kept as well as that allows."""
-        longest = max(size)
-        lowest = -(-int(self.low * longest) // stride) * stride
-        highest = int(self.high * longest) // stride * stride
-        lengths = range(min(lowest, longest), max(highest, longest) + 1, stride)
-        return [_scaled(size, length / longest, stride) for length in lengths]
+        return scaled_sizes(size, stride, self.low, self.high)
 
     def draw(
         self, size: tuple[int, int], stride: int, accumulate: int, seed: int, epoch: int, batch: int
@@ -42,12 +38,6 @@ class MultiScale:
         """Height and width for one batch of one epoch, where a step has ``accumulate`` batches."""
         window = batch // accumulate // self.every
         return random.Random(f"{seed} {epoch} {window}").choice(self.sizes(size, stride))
-
-
-def _scaled(size: tuple[int, int], factor: float, stride: int) -> tuple[int, int]:
-    """``size`` times ``factor``, each side rounded up to a multiple of ``stride``."""
-    height, width = (math.ceil(side * factor / stride - 1e-9) * stride for side in size)
-    return height, width
 
 
 def resize_batch(images: Tensor, targets: Targets, size: tuple[int, int]) -> tuple[Tensor, Targets]:
