@@ -17,7 +17,7 @@ LAYERS = [
     {"checkpoint", "anchors"},
     {"inference"},
     {"report"},
-    {"evaluate", "predict"},
+    {"evaluate", "predict", "doctor"},
     {"classify"},
     {"training", "deploy"},
     {"api", "serve"},
@@ -27,7 +27,7 @@ ONLY = {
     "pytorch_lightning": {"training"},
     "hydra": {"cli"},
     "omegaconf": {"cli"},
-    "cv2": {"data", "report", "predict", "deploy"},
+    "cv2": {"data", "report", "predict", "deploy", "doctor"},  # doctor: perceptual hashes, thumbnails
     "albumentations": {"data"},
     "fastapi": {"serve"},
 }
