@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from yolo.report.compare import number_rows, option_rows, read_run
+from yolo.report.compare import Run, number_rows, option_rows, read_run
 from yolo.report.curves import Series
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +57,14 @@ def test_only_options_that_differ_are_shown(tmp_path: Path) -> None:
         make(tmp_path / "b", 0.2, 1), {"data": {"batch_size": 8, "name": "x"}, "seed": 1, "name": "b"}
     )
     assert option_rows([one, other]) == [("data.batch_size", "16", "8"), ("seed", "\u2013", "1")]
+    evaluation = Run(
+        "val", {}, {"split": "test", "data.batch_size": "4"}, {}
+    )  # of another kind: nothing to differ from
+    assert option_rows([one, other, evaluation]) == [
+        ("data.batch_size", "16", "8", "4"),
+        ("seed", "\u2013", "1", "\u2013"),
+    ]
+    assert option_rows([one, evaluation]) == []
 
 
 def test_an_evaluation_beside_a_training_run(tmp_path: Path) -> None:

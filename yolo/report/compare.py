@@ -103,10 +103,15 @@ def number_rows(runs: Sequence[Run]) -> list[tuple[str, ...]]:
 
 
 def option_rows(runs: Sequence[Run]) -> list[tuple[str, ...]]:
-    """A row for every option in which the runs differ, apart from their names."""
-    names = dict.fromkeys(name for run in runs for name in run.options if name != "name")
-    rows = [(name, *(run.options.get(name, ABSENT) for run in runs)) for name in names]
-    return [row for row in rows if len(set(row[1:])) > 1]
+    """A row for every option in which runs of one kind (trainings, evaluations) differ, apart from their names."""
+    kinds = [[run for run in runs if bool(run.curves) == trained] for trained in (True, False)]
+    differ = {
+        name: None
+        for kind in kinds
+        for name in dict.fromkeys(name for run in kind for name in run.options)
+        if name != "name" and len({run.options.get(name, ABSENT) for run in kind}) > 1
+    }
+    return [(name, *(run.options.get(name, ABSENT) for run in runs)) for name in differ]
 
 
 def compare_tables(runs: Sequence[Run]) -> list[RichTable]:
