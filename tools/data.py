@@ -127,12 +127,12 @@ def show(cfg: DictConfig, folder: Path) -> None:
 @main("data")
 def data(cfg: DictConfig) -> None:
     """Check a data set, convert it, show its pictures."""
-    if cfg.task not in TASKS:
-        raise ValueError(f"the first word is {', '.join(TASKS)}, got {cfg.task!r}")
+    if cfg.verb not in TASKS:
+        raise ValueError(f"the first word is {', '.join(TASKS)}, got {cfg.verb!r}")
     folder = Path(HydraConfig.get().runtime.output_dir)
-    if cfg.task == "convert":
+    if cfg.verb == "convert":
         rewrite(cfg)
-    elif cfg.task == "show":
+    elif cfg.verb == "show":
         show(cfg, folder)
     elif not check(cfg, folder):
         sys.exit(1)
@@ -140,7 +140,7 @@ def data(cfg: DictConfig) -> None:
 
 def verb_first(arguments: list[str]) -> list[str]:
     """Hydra knows only options: the word that stands first becomes one."""
-    return [f"task={arguments[0]}", *arguments[1:]] if arguments and arguments[0] in TASKS else arguments
+    return [f"verb={arguments[0]}", *arguments[1:]] if arguments and arguments[0] in TASKS else arguments
 
 
 if __name__ == "__main__":

@@ -71,7 +71,9 @@ KINDS: dict[str, Kind] = {
     "clipped": Kind("boxes over the edge", "cut at the edge; many of them hint at wrong units"),
     "duplicate": Kind("boxes that are there twice", "counted once; remove one"),
     "doubled": Kind("boxes nearly on top of each other, of one class", "most are one object drawn twice"),
-    "contradiction": Kind("one place, two classes", "decide for one: both are trained on"),
+    "contradiction": Kind(
+        "one place, two classes", "decide for one, unless one object sits in the other: both are trained on"
+    ),
     "tiny": Kind(
         "boxes too small at the training size", "raise preprocess.size, or cut the pictures into tiles"
     ),

@@ -76,7 +76,7 @@ def look_at_all(
     one_opencv_thread()
     distinct = list(dict.fromkeys(paths))
     looks = {}
-    with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
+    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         for path, found in zip(distinct, pool.map(look, distinct), strict=True):
             looks[path] = found
             advance()

@@ -89,7 +89,7 @@ def make_plan(parts: Mapping[str, Annotated], form: Format, root: Path, options:
                 record,
                 _held(record.truth, form, options, counts),
                 names[record.path],
-                image_size(record.path),
+                record.size or image_size(record.path),
             )
             for record in part.records
         ]
