@@ -9,8 +9,10 @@ import hashlib
 import json
 import logging
 import os
+import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,11 @@ log = logging.getLogger(__name__)
 
 _VERSION = 3  # of what is kept, and of what the readers make of a file
 _ABSENT = "absent"
+# what zipfile, zlib and NumPy raise for a file with a wrong byte in it
+_DAMAGED = (
+    *(OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, MemoryError, OverflowError),
+    *(RuntimeError, SyntaxError, struct.error, zlib.error, zipfile.BadZipFile),
+)
 _ARRAYS = ("boxes", "labels", "crowd", "difficult", "area")
 
 
@@ -164,6 +171,8 @@ def _load(path: Path, key: str) -> Annotated | None:
             text = json.loads(kept["text"].tobytes())
         if text["key"] != key or not all(_same(*pair) for pair in text["seen"].items()):
             return None
+        if any(len(arrays[name]) != arrays["counts"].sum() for name in _ARRAYS):
+            raise ValueError("its parts do not belong together")
         ends = np.cumsum(arrays["counts"])[:-1]
         parts = [np.split(arrays[name], ends) for name in _ARRAYS]
         records = [
@@ -174,6 +183,6 @@ def _load(path: Path, key: str) -> Annotated | None:
         return Annotated(records, text["classes"], problems, tuple(text["category_ids"]))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGED as error:
         log.warning("%s is damaged, the annotations are read again: %s", path, error)
         return None
