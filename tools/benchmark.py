@@ -1,16 +1,20 @@
-"""Measure parts of the project: benchmark.py ops [--device cuda] | model weights=... source=..."""
+"""Measure parts of the project: benchmark.py ops [--device cuda] | model weights=... | train model=... data=..."""
 
 import argparse
+import copy
 import json
 import sys
 import tempfile
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
+import pytorch_lightning as pl
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from train import build, detection, make_data, trainer_settings
 
 from yolo import models
 from yolo.checkpoint import Model
@@ -22,6 +26,8 @@ from yolo.deploy.pictures import images_of, picture_files, prepare
 from yolo.deploy.run_torch import TorchRuntime
 from yolo.inference import choose_device
 from yolo.ops import benchmark as ops
+from yolo.training import quiet
+from yolo.training.benchmark import measure_training, speed_table
 
 
 def add_ops(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -68,16 +74,44 @@ def _runtime(cfg: DictConfig, size: tuple[int, int] | None, files: list[str]) ->
     return TorchRuntime(fresh, rule, device=choose_device(cfg.device), **options)
 
 
+@hydra_tool("benchmark_train")
+def training(cfg: DictConfig) -> None:
+    """Time a training with and without its loader, and the parts of a step."""
+    quiet()
+    folder = Path(HydraConfig.get().runtime.output_dir)
+    data = make_data(cfg)
+    data.batch_size = cfg.data.batch_size
+    module, _ = detection(cfg, data, None)
+    ema = build(cfg.callbacks)["ema"]
+    endless = dict.fromkeys(("logger", "enable_progress_bar", "enable_checkpointing"), False)
+    endless |= {"max_epochs": -1, "limit_val_batches": 0}
+
+    def make_trainer(callbacks: list[pl.Callback]) -> pl.Trainer:
+        settings = trainer_settings(cfg, cfg.trainer.devices) | endless
+        callbacks += [] if ema is None else [copy.deepcopy(ema)]
+        return instantiate(settings, callbacks=callbacks, default_root_dir=str(folder), _convert_="all")
+
+    speed = measure_training(module, data, make_trainer, cfg.steps, cfg.warm_up)
+    output = Path(cfg.output or folder / "training.json")
+    output.write_text(json.dumps(asdict(speed) | {"share": speed.share}, indent=1), "utf-8")
+    Console().print(speed_table(speed))
+
+
+HYDRA = {"model": model, "train": training}
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Parse, measure, print the table."""
-    if arguments is None and sys.argv[1:2] == ["model"]:
-        del sys.argv[1]
-        model()
+    if arguments is None and sys.argv[1:2] and sys.argv[1] in HYDRA:
+        HYDRA[sys.argv.pop(1)]()
         return
     parser = argparse.ArgumentParser(description=__doc__)
     commands = parser.add_subparsers(required=True)
     add_ops(commands)
     commands.add_parser("model", help="a whole model, stage by stage (model --help has the options)")
+    commands.add_parser(
+        "train", help="a training, with and without its loader (train --help has the options)"
+    )
     args = parser.parse_args(arguments)
     sys.stdout.write(args.call(args) + "\n")
 

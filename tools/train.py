@@ -97,7 +97,7 @@ def build(node: Any) -> Any:
     return instantiate(node, _convert_="all")
 
 
-def _detection(
+def detection(
     cfg: DictConfig, data: DetectionData, checkpoint: Path | None
 ) -> tuple[DetectionModule, list[nn.Module]]:
     """A detector to be trained, and what of it is frozen."""
@@ -135,7 +135,7 @@ def _classification(
     return module, frozen
 
 
-TASKS = {"detect": _detection, "classify": _classification}
+TASKS = {"detect": detection, "classify": _classification}
 
 
 def _start(cfg: DictConfig, network: nn.Module) -> list[nn.Module]:
@@ -147,27 +147,37 @@ def _start(cfg: DictConfig, network: nn.Module) -> list[nn.Module]:
     return frozen
 
 
-def _fit(cfg: DictConfig, folder: Path, devices: Any, step: StepSize, checkpoint: Path | None) -> None:
-    pl.seed_everything(cfg.seed, workers=True, verbose=False)
+def make_data(cfg: DictConfig) -> DetectionData:
+    """The loaders; their batch size is still to be set."""
     parts = {name: part for name, part in build(cfg.data).items() if name in LOADER}
     parts["batch_size"] = 1  # StepSize sets it
-    data = DetectionData(
+    return DetectionData(
         preprocess=build(cfg.preprocess),
         augment=build(cfg.augment),
         seed=cfg.seed,
         settle=cfg.settle,
         **parts,
     )
-    module, frozen = TASKS[cfg.task](cfg, data, checkpoint)
-    callbacks = [callback for callback in build(cfg.callbacks).values() if callback is not None] + [step]
-    if frozen:
-        callbacks.append(FreezeBackbone(frozen))
+
+
+def trainer_settings(cfg: DictConfig, devices: Any) -> dict[str, Any]:
+    """Arguments of Lightning's trainer, with a precision that suits the device where none is named."""
     on_gpu = bool(gpu_names()) and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
     settings = dict(cfg.trainer) | {"devices": devices}
     if settings["precision"] == "auto":
         settings["precision"] = "16-mixed" if on_gpu else "32-true"
+    return settings
+
+
+def _fit(cfg: DictConfig, folder: Path, devices: Any, step: StepSize, checkpoint: Path | None) -> None:
+    pl.seed_everything(cfg.seed, workers=True, verbose=False)
+    data = make_data(cfg)
+    module, frozen = TASKS[cfg.task](cfg, data, checkpoint)
+    callbacks = [callback for callback in build(cfg.callbacks).values() if callback is not None] + [step]
+    if frozen:
+        callbacks.append(FreezeBackbone(frozen))
     trainer = instantiate(
-        settings,
+        trainer_settings(cfg, devices),
         callbacks=callbacks,
         logger=list(build(cfg.logger).values()),
         default_root_dir=str(folder),

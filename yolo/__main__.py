@@ -31,6 +31,7 @@ def main() -> None:
         sys.stderr.write(f"yolo: no tool {name!r}; the nearest is {near[0]!r} (yolo --help lists all)\n")
         sys.exit(2)
     sys.argv[:2] = [str(found[name])]  # what starts more processes of a run starts the tool's file
+    sys.path.insert(0, str(found[name].parent))  # as for a script: a tool may use another
     runpy.run_path(str(found[name]), run_name="__main__")
 
 

@@ -1,0 +1,51 @@
+"""tools/benchmark.py train: a real training, timed."""
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from tests.training.running import digits
+from yolo.training.benchmark import Endless, matrix_rate
+
+TOOL = Path(__file__).parents[2] / "tools" / "benchmark.py"
+QUICK = (
+    "experiment=smoke", "trainer.fast_dev_run=false", "model.width=0.125", "preprocess.size=[64,64]", "steps=4",
+    "warm_up=1", "data.counts=[8,4,4]", "data.cache_dir=cache", "output=speed.json",
+)  # fmt: skip
+
+
+def test_the_numbers_of_a_training(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(TOOL), "train", *QUICK],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    speed = json.loads((tmp_path / "speed.json").read_text())
+    assert speed["batch_size"] == 4
+    assert speed["size"] == [64, 64]
+    assert 0 < speed["with_loader"] < 1.5 * speed["loader_alone"]
+    assert set(speed["parts"]) == {"forward", "loss", "backward"}
+    assert 4e3 / speed["without_loader"] > 0.5 * sum(
+        speed["parts"].values()
+    )  # a step has these parts, and more
+    assert 0 < speed["share"] < 1
+    assert "loader included" in done.stdout
+
+
+def test_a_small_set_lasts(tmp_path: Path) -> None:
+    reader = digits(tmp_path, (3, 1, 1))
+    records = functools.partial(reader, split="train")().records
+    endless = Endless(records, 3, 4)  # type: ignore[arg-type]
+    assert len(endless) == 12
+    assert endless[7] == records[1]
+
+
+def test_the_matrix_rate_is_that_of_a_product() -> None:
+    assert 1e-4 < matrix_rate(torch.device("cpu"), 256) < 100  # a CPU core does gigaflops, not petaflops

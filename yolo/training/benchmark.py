@@ -1,0 +1,230 @@
+"""How fast a training is, and where the time of a step goes: the very loop that ``tools/train.py`` runs.
+
+Three runs of the same module: with the data set's own loader; with one batch that lies on the device, which leaves the
+step alone; and the loader alone. What Lightning, logging and the averaged weights cost is part of both training rates.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from rich.table import Table
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset
+
+from yolo.data import collate
+from yolo.data.batch import Item
+from yolo.models import flops
+from yolo.training.datamodule import DetectionData
+from yolo.training.module import DetectionModule
+from yolo.types import Batch
+
+MakeTrainer = Callable[[list[pl.Callback]], pl.Trainer]
+
+
+@dataclass(frozen=True)
+class TrainingSpeed:
+    """Images per second of one process, and milliseconds of a step."""
+
+    device: str
+    batch_size: int
+    size: tuple[int, int]  # height and width, pixels
+    with_loader: float
+    without_loader: float
+    loader_alone: float
+    parts: dict[
+        str, float
+    ]  # milliseconds of forward, loss, backward and the rest of a step without the loader
+    matrix_tflops: float  # of a large product of half-precision matrices (float32 on a CPU)
+    useful_tflops: float  # three times the forward pass, at the rate without the loader
+
+    @property
+    def share(self) -> float:
+        """Of the device's measured matrix rate."""
+        return self.useful_tflops / self.matrix_tflops
+
+
+class Stopwatch(pl.Callback):
+    """Seconds from the end of step ``warm_up`` to the end of step ``warm_up + steps``, and of the parts between."""
+
+    def __init__(self, warm_up: int, steps: int) -> None:
+        self.warm_up, self.steps = warm_up, steps
+        self.seconds = 0.0
+        self._began = 0.0
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+        if trainer.global_step == self.warm_up:
+            synchronize(module.device)
+            self._began = time.perf_counter()
+        elif trainer.global_step == self.warm_up + self.steps:
+            synchronize(module.device)
+            self.seconds = time.perf_counter() - self._began
+            trainer.should_stop = True
+
+
+class Repeated(IterableDataset[Batch]):
+    """One batch, again and again."""
+
+    def __init__(self, batch: Batch, times: int) -> None:
+        self.batch, self.times = batch, times
+
+    def __iter__(self) -> Iterator[Batch]:
+        for _ in range(self.times):
+            yield self.batch
+
+    def __len__(self) -> int:
+        return self.times
+
+
+class Endless(Dataset[Item]):
+    """A data set that is ``times`` as long, so that a small one lasts for the measurement."""
+
+    def __init__(self, dataset: Dataset[Item], length: int, times: int) -> None:
+        self.dataset, self.length, self.times = dataset, length, times
+
+    def __getitem__(self, index: int) -> Item:
+        return self.dataset[index % self.length]
+
+    def __len__(self) -> int:
+        return self.length * self.times
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until ``device`` has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+class Loading(pl.LightningDataModule):
+    """A loader as the training module wants its data."""
+
+    def __init__(self, loader: DataLoader[Any], batches: int) -> None:
+        super().__init__()
+        self.loader, self.batches = loader, batches
+
+    def train_dataloader(self) -> DataLoader[Any]:
+        return self.loader
+
+    def batches_per_epoch(self, world: int) -> int:
+        return self.batches
+
+
+def measure_training(
+    module: DetectionModule,
+    data: DetectionData,
+    make_trainer: MakeTrainer,
+    steps: int = 50,
+    warm_up: int = 10,
+) -> TrainingSpeed:
+    """Train for a moment, twice, and time it.
+
+    Args:
+        module: Fresh; its weights are changed.
+        data: Its ``batch_size`` pictures a step; the ``train`` split.
+        make_trainer: Makes the trainer of a run out of callbacks.
+        steps: That are timed.
+        warm_up: Steps before that.
+    """
+    total, size = warm_up + steps, data.batch_size
+    dataset = data.dataset("train")
+    times = -(-total * size // len(dataset)) + 1
+    loader: DataLoader[Any] = DataLoader(
+        Endless(dataset, len(dataset), times), size, shuffle=True, drop_last=True, num_workers=data.workers,
+        collate_fn=collate, prefetch_factor=4 if data.workers else None, persistent_workers=data.workers > 0,
+        pin_memory=torch.cuda.is_available(),
+    )  # fmt: skip
+    watch = Stopwatch(warm_up, steps)
+    trainer = make_trainer([watch])
+    trainer.fit(module, datamodule=Loading(loader, total))
+    device = trainer.strategy.root_device
+    resident = module.transfer_batch_to_device(next(iter(loader)), device, 0)
+    alone = Stopwatch(warm_up, steps)
+    make_trainer([alone]).fit(
+        module, datamodule=Loading(DataLoader(Repeated(resident, total + 1), batch_size=None), total)
+    )
+    without_loader = size * steps / alone.seconds
+    height, width = resident.images.shape[-2:]
+    return TrainingSpeed(
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        batch_size=size,
+        size=(height, width),
+        with_loader=size * steps / watch.seconds,
+        without_loader=without_loader,
+        loader_alone=_loader_rate(loader, warm_up, steps, size),
+        parts=_parts(module.to(device), resident, max(3, steps // 5)),
+        matrix_tflops=matrix_rate(device),
+        useful_tflops=3 * flops(module.detector, height, width) * without_loader / 1e12,
+    )
+
+
+def speed_table(speed: TrainingSpeed) -> Table:
+    """For people."""
+    table = Table(title=f"{speed.device}, batch {speed.batch_size} at {speed.size[1]}x{speed.size[0]}")
+    table.add_column("what")
+    table.add_column("value", justify="right")
+    for name, rate in (
+        ("training, loader included", speed.with_loader),
+        ("training, one batch on the device", speed.without_loader),
+        ("loader alone", speed.loader_alone),
+    ):
+        table.add_row(name, f"{rate:,.1f} images/s")
+    for name, milliseconds in speed.parts.items():
+        table.add_row(f"{name}, waited for", f"{milliseconds:,.2f} ms")
+    table.add_row("useful work", f"{speed.useful_tflops:,.2f} TFLOP/s")
+    table.add_row("share of the measured matrix rate", f"{speed.share:.1%} of {speed.matrix_tflops:,.1f}")
+    return table
+
+
+def _loader_rate(loader: DataLoader[Any], warm_up: int, steps: int, batch_size: int) -> float:
+    batches = iter(loader)
+    for _ in islice(batches, warm_up):
+        pass
+    began = time.perf_counter()
+    count = sum(1 for _ in islice(batches, steps))
+    return count * batch_size / (time.perf_counter() - began)
+
+
+def _parts(module: DetectionModule, batch: Batch, runs: int) -> dict[str, float]:
+    """Milliseconds of each part of a step, the device waited for after each; their sum is more than a real step."""
+    device = module.device
+    dtype = torch.float16 if device.type == "cuda" else torch.bfloat16
+    module.train()
+    spent = dict.fromkeys(("forward", "loss", "backward"), 0.0)
+    images = (batch.images.float() / 255).contiguous(memory_format=torch.channels_last)
+    size = (images.shape[2], images.shape[3])
+    for run in range(runs + 2):
+        marks = [_now(device)]
+        with torch.autocast(device.type, dtype, enabled=device.type == "cuda"):
+            logits = module.detector(images)
+            marks.append(_now(device))
+            loss: Tensor = torch.stack(list(module.criterion(logits, batch.targets, size).values())).sum()
+            marks.append(_now(device))
+        loss.backward()
+        marks.append(_now(device))
+        module.zero_grad(set_to_none=True)
+        if run >= 2:
+            for name, start, stop in zip(spent, marks, marks[1:], strict=False):
+                spent[name] += (stop - start) * 1e3 / runs
+    return spent
+
+
+def _now(device: torch.device) -> float:
+    synchronize(device)
+    return time.perf_counter()
+
+
+def matrix_rate(device: torch.device, side: int | None = None) -> float:
+    """TFLOP/s of a product of two square matrices: float16 on a GPU, float32 on a CPU."""
+    side = side or (8192 if device.type == "cuda" else 1024)
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    a, b = (torch.randn(side, side, device=device, dtype=dtype) for _ in range(2))
+    best = float("inf")
+    for _ in range(10):
+        began = _now(device)
+        a @ b
+        best = min(best, _now(device) - began)
+    return 2 * side**3 / best / 1e12
