@@ -107,8 +107,8 @@ def test_chess(run: Run, tmp_path: Path) -> None:
     [
         ("cards", 0, {}),
         ("coco228", 0, {"unlisted": 50, "empty": 4}),
-        pytest.param("deeppcb", 0, {}, marks=pytest.mark.slow),
-        pytest.param("fod", 0, {"leak": 6}, marks=pytest.mark.slow),
+        ("deeppcb", 0, {}),
+        ("fod", 0, {"leak": 6}),
     ],
 )
 def test_other_real_sets(run: Run, tmp_path: Path, data: str, status: int, expected: dict[str, int]) -> None:
