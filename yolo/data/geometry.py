@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from yolo.data.preprocess import Preprocess
 
 Pair = tuple[float, float]  # x, y
+LEAST = 1e-3  # pixels; a side that is shorter after clipping is lost to rounding when the canvas is mirrored
 
 
 class Sample(NamedTuple):
@@ -181,5 +182,5 @@ def _visible(
     sides = clipped[:, 2:] - clipped[:, :2]
     whole = boxes[:, 2:] - boxes[:, :2]
     least = sides.min(axis=1)
-    kept = (least > 0) & (least >= keep[1]) & (sides.prod(axis=1) > keep[0] * whole.prod(axis=1))
+    kept = (least > LEAST) & (least >= keep[1]) & (sides.prod(axis=1) > keep[0] * whole.prod(axis=1))
     return clipped[kept], sample.labels[kept]
