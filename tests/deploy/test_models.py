@@ -112,7 +112,7 @@ def test_every_model_runs_and_builds(name: str, tmp_path: Path) -> None:
     assert (low[0], high[0]) == (1, 32)
     assert (low[1:] == high[1:]) == (model.detector.fixed_size is not None)
     assert build(as_int8(path, model, size)).precision == "int8"
-    wanted = Wanted("fp16", size=size)
+    wanted = Wanted("fp16", batch=1, size=size)
     about = describe(model, wanted)
     module, _ = deployed(model.detector, wanted, half=True)
     export_onnx(module, tmp_path / "fp16.onnx", about)

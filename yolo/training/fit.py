@@ -51,8 +51,11 @@ class FitModule(pl.LightningModule):
     def on_validation_epoch_start(self) -> None:
         distributed.share_buffers(self)  # after Ema: the average is what is scored
 
+    def build_optimizer(self) -> Optimizer:
+        return self.optimizer(parameter_groups(self, self.weight_decay))
+
     def configure_optimizers(self) -> Any:
-        optimizer = self.optimizer(parameter_groups(self, self.weight_decay))
+        optimizer = self.build_optimizer()
         schedule = self.schedule(optimizer, self._total_steps())
         return {
             "optimizer": optimizer,

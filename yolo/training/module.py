@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from yolo.checkpoint import Model
 from yolo.data import to_float
@@ -15,8 +16,12 @@ from yolo.models import FakeQuant
 from yolo.ops import detect
 from yolo.training.fit import FitModule, Optimize, Schedule
 from yolo.training.multiscale import MultiScale, resize_batch
-from yolo.training.schedule import settling_from
+from yolo.training.schedule import parameter_groups, settling_from
 from yolo.types import Batch
+
+# Ranges learn so much faster than weights: those of a trained network hardly move, a range that calibration put wrong
+# must go far, and its logarithm changes by the learning rate a step.
+RANGE_SPEED = 30.0
 
 
 class DetectionModule(FitModule):
@@ -113,6 +118,15 @@ class DetectionModule(FitModule):
         for name in ("map50", "map", "map75"):
             self.log(f"val/{name}", scores[name], prog_bar=name != "map75")
         self.metric.reset()
+
+    def build_optimizer(self) -> Optimizer:
+        if self.quantizer is None:
+            return super().build_optimizer()
+        optimizer = self.optimizer(parameter_groups(self.detector, self.weight_decay))
+        rate = RANGE_SPEED * optimizer.param_groups[0]["lr"]
+        ranges = list(self.quantizer.parameters())
+        optimizer.add_param_group({"params": ranges, "lr": rate, "weight_decay": 0.0})
+        return optimizer
 
     def described(self, checkpoint: dict[str, Any]) -> Model:
         if self.quantizer is None:
