@@ -20,6 +20,7 @@ from yolo.data import (
     read_yolo,
 )
 from yolo.data.geometry import mosaic
+from yolo.data.writers.convert import convert
 from yolo.evaluate import aligned
 from yolo.losses import build_loss
 from yolo.metrics import DetectionMetric
@@ -211,9 +212,10 @@ def test_d21_categories_in_another_order() -> None:
     assert [name for name, row in report["per_class"].items() if row["truths"]] == [want["class"]]
 
 
-def test_d22_crowds() -> None:
+def test_d22_crowds(tmp_path: Path) -> None:
     want = expected("D22")
-    record = only(read_coco(case("D22") / "ann.json"))
+    annotated = read_coco(case("D22") / "ann.json")
+    record = only(annotated)
     item = DetectionDataset([record], Preprocess((96, 96)))[0]
     assert len(item.labels) == want["training_positives"]
     assert int((~record.truth.crowd).sum()) == want["eval_gt"]
@@ -224,6 +226,10 @@ def test_d22_crowds() -> None:
     report = metric.compute()
     assert report["map"] == report["voc_map50"] == pytest.approx(1.0)  # a hit in the crowd is no false alarm
     assert report["truths"] == want["eval_gt"]
+    done = convert({"train": annotated}, "yolo", tmp_path / "out")
+    (label,) = (tmp_path / "out" / "labels" / "train").iterdir()
+    assert len(label.read_text().splitlines()) == done.boxes == 1
+    assert [words for words in done.losses if "1" in words and "crowd" in words]
 
 
 def test_d23_no_cap_on_boxes() -> None:

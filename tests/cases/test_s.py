@@ -5,6 +5,7 @@ import resource
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from yolo.data import read_coco, read_darknet, read_voc, read_yolo
 from yolo.data.download import unpack
 from yolo.data.formats.plain_yaml import class_names
 from yolo.data.formats.xml import parse_xml
+from yolo.data.writers.convert import convert
 from yolo.predict import shots
 
 ROOT = Path(__file__).parents[2]
@@ -138,6 +140,15 @@ def test_s05_nothing_outside_is_read_or_written(tmp_path: Path) -> None:
         rows = {"images": [{"id": 1, "file_name": name, "width": 32, "height": 32}]}
         with pytest.raises(ValueError, match="not one usable picture"):
             read_coco(coco(data / "more.json", [], **rows))
+    record = annotated.records[0]
+    for number, name in enumerate(("../x.png", "/x.png", "a/../../y.png")):
+        strange = replace(annotated, records=[replace(record, image_id=name)])
+        convert({"train": strange}, "yolo", tmp_path / "deep" / "er" / f"out{number}")
+    outside = [
+        path for path in (tmp_path / "deep").rglob("*") if path.is_file() and "/er/out" not in str(path)
+    ]
+    assert outside == []
+    assert not list(tmp_path.glob("?.png"))
     names = [shot.name for shot in shots(f"{data}/images/../../outside/*.png")]
     assert names
     assert not any(".." in name.parts or name.is_absolute() for name in names)
