@@ -144,5 +144,5 @@ def _curve(page: Page, runs: Sequence[Run], key: str, words: str) -> Plot | None
     found = {run.name: run.curves[key] for run in runs if key in run.curves}
     if not found:
         return None
-    figure = plots.overlaid(found, words[0].upper() + words[1:], words, log=key.startswith("train/"))
+    figure = plots.overlaid(found, words, words, log=key.startswith("train/"))
     return page.plot(f"compare_{key.replace('/', '_')}", figure)
