@@ -29,7 +29,7 @@ demo: $(BIN)/.installed
 	@echo "pictures:   runs/demo/predict/images/"
 
 test: $(BIN)/.installed
-	$(BIN)/python -m pytest -q $(TESTS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile $(TESTS)
 
 lint: $(BIN)/.installed
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
