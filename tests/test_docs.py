@@ -28,8 +28,9 @@ QUICK = {
     "train": [
         "trainer.max_epochs=1", "+trainer.limit_train_batches=2", "trainer.accelerator=cpu", "model.width=0.125",
         "data.batch_size=2", "data.workers=0", "preprocess.size=[64,64]", "multiscale=null", "data.cache=none",
+        "callbacks.report=null",
     ],
-    "val": ["workers=0"],
+    "val": ["workers=0", "report=false"],
 }  # fmt: skip
 
 
