@@ -14,6 +14,10 @@ $(BIN)/.installed: pyproject.toml setup.py $(wildcard csrc/*.h csrc/*.cpp csrc/c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q "setuptools>=77" wheel
 	$(BIN)/python -c "import torch, torchvision" 2>/dev/null || $(BIN)/python -m pip install -q $(TORCH)
+	$(BIN)/python -m pip install -q --no-build-isolation -e .
+	touch $@
+
+$(BIN)/.tested: $(BIN)/.installed # what the tests need beyond that
 	$(BIN)/python -m pip install -q --no-build-isolation -e ".[dev,docs,export]"
 	touch $@
 
@@ -28,13 +32,13 @@ demo: $(BIN)/.installed
 	@echo "metrics:    runs/demo/val/metrics.json"
 	@echo "pictures:   runs/demo/predict/images/"
 
-test: $(BIN)/.installed
+test: $(BIN)/.tested
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile $(TESTS)
 
-lint: $(BIN)/.installed
+lint: $(BIN)/.tested
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-docs: $(BIN)/.installed
+docs: $(BIN)/.tested
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
