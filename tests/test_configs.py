@@ -8,12 +8,15 @@ from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
+from yolo.cli import check, check_targets
 from yolo.models.detector import Detector
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 FILES = sorted(CONFIGS.rglob("*.yaml"))
 TRUSTED = ("yolo.", "torch.", "torchvision.", "torchmetrics.", "pytorch_lightning.", "albumentations.")
-MODELS = sorted(p.stem for p in CONFIGS.glob("model/*.yaml"))
+MODELS = sorted(
+    str(p.relative_to(CONFIGS / "model").with_suffix("")) for p in CONFIGS.glob("model/**/*.yaml")
+)
 DATA = sorted(p.stem for p in CONFIGS.glob("data/*.yaml") if p.stem != "base")
 EXPERIMENTS = sorted(p.stem for p in CONFIGS.glob("experiment/*.yaml"))
 
@@ -45,6 +48,15 @@ def test_model_config_gives_the_bare_module(model: str) -> None:
     detector.check_size(*cfg.preprocess.size)
 
 
+@pytest.mark.parametrize("model", [m for m in MODELS if not m.startswith("yolo") and m != "darknet"])
+def test_model_config_composes_and_is_trusted(model: str) -> None:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        cfg = compose("train", [f"model={model}", "model.num_classes=5"])
+    check_targets(cfg)
+    assert cfg.model.num_classes == 5
+    assert cfg.loss.variant == "modern"
+
+
 @pytest.mark.parametrize("data", DATA)
 def test_data_config_composes(data: str) -> None:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
@@ -71,3 +83,9 @@ def test_a_model_brings_what_its_generation_needs_and_the_command_line_still_win
         )
     assert first.preprocess.size == [448, 448]
     assert [cfg.optimizer.lr for cfg in (usual, first, told)] == [1e-3, 1e-4, 5e-4]
+
+
+def test_a_group_within_a_group_is_known_and_a_slip_names_the_nearest() -> None:
+    check("train", ["model=torchvision/fasterrcnn", "model.backbone=resnet18"])
+    with pytest.raises(ValueError, match="nearest is 'model=torchvision/fasterrcnn'"):
+        check("train", ["model=torchvision/fastrcnn"])

@@ -130,6 +130,8 @@ def quick(name: str, arguments: list[str]) -> list[str]:
     if "checkpoint" in given:  # goes on for an epoch more than the run before it
         return [*(o for o in QUICK[name] if "epochs" not in o), "trainer.max_epochs=2"]
     given -= {"trainer.max_epochs", "preprocess.size"}
+    if any(argument.startswith("model=torchvision/") for argument in arguments):
+        given.add("model.width")  # they have no such option
     return [option for option in QUICK.get(name, []) if option.lstrip("+").split("=")[0] not in given]
 
 

@@ -8,7 +8,7 @@ from typing import cast
 from omegaconf import DictConfig, OmegaConf
 
 from yolo import darknet
-from yolo.checkpoint import darknet_model, load_any, save_model
+from yolo.checkpoint import Model, darknet_model, load_any, save_model
 from yolo.cli import main
 from yolo.darknet.info import describe_weights, survey, table
 from yolo.darknet.zoo import ZOO
@@ -58,7 +58,7 @@ def export(cfg: DictConfig) -> None:
     """A checkpoint to cfg, weights and names."""
     weights, output = needed(cfg, "weights", "output")
     model = load_any(weights, cfg.cfg, cfg.download)
-    network = model.network
+    network = model.yolo("Darknet export") if isinstance(model, Model) else model.classifier
     known = isinstance(network, darknet.CfgDetector | darknet.CfgClassifier)
     header = network.header if known else darknet.Header()
     if cfg.seen is not None:

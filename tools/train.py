@@ -23,7 +23,7 @@ from yolo.cli import main
 from yolo.deploy import Int8Options, ranges_of
 from yolo.deploy.pictures import load_images
 from yolo.metrics import DetectionMetric
-from yolo.models import Detector, FakeQuant
+from yolo.models import FakeQuant, Network
 from yolo.report.page import never_fatal
 from yolo.report.run import Priors, training_report
 from yolo.report.sections import Started
@@ -64,7 +64,7 @@ def _quantizer(
     if not ranges:
         paths = [record.path for record in data.annotated("train").records]
         ranges = ranges_of(model, Int8Options(list(load_images(paths, CALIBRATION))))
-    return FakeQuant(model.detector, ranges)
+    return FakeQuant(model.yolo("quantize=int8"), ranges)
 
 
 @main("train")
@@ -102,7 +102,7 @@ def detection(
 ) -> tuple[DetectionModule, list[nn.Module]]:
     """A detector to be trained, and what of it is frozen."""
     detector = build(cfg.model)
-    if not isinstance(detector, Detector):
+    if not isinstance(detector, Network):
         raise ValueError("the model is a classifier: train it with task=classify")
     detector.check_size(*data.preprocess.size)
     criterion = build(cfg.loss)(detector)
@@ -123,7 +123,7 @@ def _classification(
     """The same for a classifier; there are as many classes as the data has."""
     classes = data.annotated("train").classes
     classifier = instantiate(cfg.model, num_classes=len(classes), _convert_="all")
-    if isinstance(classifier, Detector):
+    if isinstance(classifier, Network):
         raise ValueError(
             "task=classify trains classifiers (model=darknet19 or darknet53), the model is a detector"
         )
@@ -208,7 +208,9 @@ def _report(
             module.detector.specs,
             Assignment.of(module.criterion),
             [height / size[0] for height, _ in sizes],
-        ),
+        )
+        if module.detector.specs
+        else None,
     )
     log.info("report: %s", path)
 

@@ -25,7 +25,7 @@ from yolo import darknet, models
 from yolo.darknet.zoo import ZOO, load_published
 from yolo.data.preprocess import Preprocess
 from yolo.looks import TORCH, looks_like
-from yolo.models.detector import Detector, Recipe
+from yolo.models.detector import Detector, Network, Recipe
 
 FORMAT = 1
 PREFIX = "detector."
@@ -51,7 +51,7 @@ class Model:
             layer. Empty after other training.
     """
 
-    detector: Detector
+    detector: Network
     classes: list[str]
     preprocess: Preprocess
     ranges: dict[str, float] = field(default_factory=dict)
@@ -65,7 +65,20 @@ class Model:
             raise ValueError("resize=cover cuts objects off: it is for classifiers, use letterbox or stretch")
 
     @property
-    def network(self) -> Detector:
+    def network(self) -> Network:
+        return self.detector
+
+    def yolo(self, purpose: str) -> Detector:
+        """The network as one of the YOLO family.
+
+        Raises:
+            ValueError: It is another one, which ``purpose`` cannot be done with.
+        """
+        if not isinstance(self.detector, Detector):
+            kind = self.detector.recipe.name if self.detector.recipe else type(self.detector).__name__
+            raise ValueError(
+                f"{purpose} is for the YOLO family, this model is {kind}: it trains, scores and predicts"
+            )
         return self.detector
 
 
@@ -110,7 +123,7 @@ def describe(model: AnyModel) -> dict[str, Any]:
     }
 
 
-def build(recipe: Recipe) -> Detector:
+def build(recipe: Recipe) -> Network:
     """Build the network of a recipe; only names that this package knows are accepted."""
     if recipe.name == "darknet":
         return darknet.build_cfg(**recipe.arguments)

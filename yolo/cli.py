@@ -316,7 +316,12 @@ def _compose(config_name: str, overrides: Sequence[str]) -> DictConfig:
 def _choices(group: str) -> list[str]:
     with _initialized():
         loader = GlobalHydra.instance().config_loader()
-        return sorted(loader.get_group_options(group))
+        nested = [
+            f"{folder}/{name}"
+            for folder in loader.list_groups(group)
+            for name in loader.get_group_options(f"{group}/{folder}")
+        ]
+        return sorted([*loader.get_group_options(group), *nested])
 
 
 def _chosen(config_name: str, overrides: Sequence[str] = ()) -> dict[str, str | None]:

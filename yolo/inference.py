@@ -14,7 +14,6 @@ from yolo.checkpoint import AnyModel, ClassifierModel, Model
 from yolo.darknet.suppress import NmsKind, resolve_kind, suppress_by_distance
 from yolo.data.batch import to_float
 from yolo.data.preprocess import Interpolation, Preprocess, Resize, undo
-from yolo.ops import detect
 from yolo.types import Detections, Found, Placement
 
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -206,5 +205,4 @@ class Inference:
         images = to_float(images.to(self.device, non_blocking=True))
         images = images.contiguous(memory_format=torch.channels_last)
         with torch.autocast(self.device.type, DTYPES[self.precision], enabled=self.precision != "fp32"):
-            logits = self.detector(images)
-        return detect(logits, self.detector.specs, **self.rule)
+            return self.detector.detect(images, **self.rule)

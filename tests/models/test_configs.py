@@ -6,19 +6,35 @@ import pytest
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
-from yolo.models import Detector
-from yolo.models.build import CLASSIFIERS, DETECTORS
+from yolo.models import Detector, Network, ssd
+from yolo.models.build import BASELINES, CLASSIFIERS, DETECTORS
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "model"
 ROOT = {"data": {"num_classes": 3}, "preprocess": {"size": [416, 416], "resize": "letterbox"}}
 
 
 def test_there_is_a_config_per_model() -> None:
-    assert {path.stem for path in CONFIGS.glob("*.yaml")} == {
+    # darknet: any cfg
+    assert {path.stem for path in CONFIGS.rglob("*.yaml")} == {
         *DETECTORS,
         *CLASSIFIERS,
+        *BASELINES,
         "darknet",
-    }  # darknet: any cfg
+    }
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_config_builds_the_bare_baseline(name: str) -> None:
+    (path,) = CONFIGS.rglob(f"{name}.yaml")
+    small = {"centernet": "resnet18", "ssd": "mobilenet"}.get(name, "resnet18")
+    cfg = OmegaConf.merge(ROOT, OmegaConf.load(path), {"model": {"backbone": small}})
+    network = instantiate(cfg.model, _convert_="all")
+    assert isinstance(network, Network)
+    assert network.recipe is not None
+    assert network.recipe.name == name
+    assert network.num_classes == 3
+    assert set(network.recipe.arguments) == set(cfg.model) - {"_target_", "weights"}
+    (network if name != "ssd" else ssd(3)).check_size(*cfg.preprocess.size)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)

@@ -17,6 +17,7 @@ from yolo.types import Batch
 
 CONFIGS = str(Path(__file__).parent.parent.parent / "configs")
 MODELS = [f"yolov{name}" for name in ("1", "1_tiny", "2", "2_tiny", "3", "3_spp", "3_tiny", "4", "4_tiny")]
+MODELS += ["centernet"]
 
 
 def first_batch(name: str, cache: Path) -> tuple[int, Batch]:

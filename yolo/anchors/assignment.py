@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from yolo.anchors.sizes import Floats, shape_iou
-from yolo.losses.base import DetectionLoss, of_kind
+from yolo.losses.base import Criterion, of_kind
 from yolo.losses.modern import ModernLoss
 from yolo.losses.v4 import YoloV4Head, YoloV4Loss
 
@@ -34,7 +34,7 @@ class Assignment:
     every: bool = True
 
     @classmethod
-    def of(cls, loss: DetectionLoss) -> "Assignment":
+    def of(cls, loss: Criterion) -> "Assignment":
         """What ``loss`` does."""
         if isinstance(loss, ModernLoss):
             options = loss.options

@@ -193,6 +193,8 @@ def describe(
 
 def check_anchors(specs: Sequence[HeadSpec]) -> None:
     """Raise ValueError if the model is one without anchors."""
+    if not specs:
+        raise ValueError("anchors are chosen for YOLOv2 to v4; this model is of another kind")
     if not specs[0].all_anchors:
         raise ValueError(f"a {specs[0].kind} head (YOLOv1) has no anchors: it predicts sizes directly")
 

@@ -53,12 +53,7 @@ class CfgDetector(Detector):
         self.loss_options = tuple(loss_options(head.section) for head in plan.heads)
         self.recipe = recipe_of(plan, header)
         self.names: str | None = None
-        self._stride = coarsest(plan)
-
-    @property
-    def stride(self) -> int:
-        """Height and width of an input must be multiples of this: of what the deepest layer needs."""
-        return self._stride
+        self.stride = coarsest(plan)  # what the deepest layer needs
 
     def check_size(self, height: int, width: int) -> None:
         """Raise ValueError if the network cannot take this input size; its one size need be no multiple."""

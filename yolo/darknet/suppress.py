@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from yolo.darknet.network import CfgDetector
-from yolo.models.detector import Detector
+from yolo.models.detector import Detector, Network
 from yolo.ops.boxes import iou
 from yolo.types import Found
 
 NmsKind = Literal["iou", "distance", "cfg"]
 
 
-def resolve_kind(kind: NmsKind, detector: Detector | None) -> Literal["iou", "distance"]:
+def resolve_kind(kind: NmsKind, detector: Network | None) -> Literal["iou", "distance"]:
     """What ``cfg`` means for a network: what its last head says, as in Darknet; of native ones, YOLOv4's do.
 
     Args:
@@ -37,7 +37,7 @@ def resolve_kind(kind: NmsKind, detector: Detector | None) -> Literal["iou", "di
     if isinstance(detector, CfgDetector):
         by_distance = detector.plan.heads[-1].section.text("nms_kind", "default") == "greedynms"
     else:
-        by_distance = detector.generation == "v4"
+        by_distance = isinstance(detector, Detector) and detector.generation == "v4"
     return "distance" if by_distance else "iou"
 
 

@@ -123,6 +123,7 @@ def export(
         raise ValueError(f"format must be one of {', '.join(get_args(Format))}, got {format!r}")
     if format != "triton" and output.suffix not in SUFFIXES[format]:
         raise ValueError(f"output of format={format} ends in {' or '.join(SUFFIXES[format])}, got {output}")
+    model.yolo("export")
     tolerance = tolerance or TOLERANCES[wanted.precision]
     graph = output if format == "onnx" else output.with_suffix(".onnx")
     about, sensitivity = _write_graph(model, graph, wanted, opset, source, int8)
@@ -150,7 +151,7 @@ def _write_graph(
     about = describe(model, wanted, source)
     quantised = wanted.precision == "int8"
     if not quantised:
-        module, kept = deployed(model.detector, wanted, half=wanted.precision == "fp16")
+        module, kept = deployed(model.yolo("export"), wanted, half=wanted.precision == "fp16")
         about = replace(about, kept=kept)
         export_onnx(module, path, about, opset)
         return _Graph(about, [])
@@ -159,7 +160,7 @@ def _write_graph(
         raise ValueError("precision=int8 needs pictures to calibrate on")
     if int8.rest == "fp16" and opset < 19:
         raise ValueError(f"int8 with fp16 for the rest needs opset 19 or 20, got {opset}")
-    detector = folded(model.detector).to(int8.device)
+    detector = folded(model.yolo("precision=int8")).to(int8.device)
     ranges = model.ranges or ranges_of(model, int8, detector)
     probes = [_floats([image], model, int8) for image in int8.pictures[: int8.probes]]
     rows = sensitivities(detector, ranges, probes) if probes else []
@@ -173,7 +174,7 @@ def _write_graph(
         kept[name] = "asked for"
     for name, why in kept.items():
         log.info("%s stays in %s: %s", name, int8.rest, why)
-    module, wide = deployed(model.detector, wanted, half=int8.rest == "fp16")
+    module, wide = deployed(model.yolo("export"), wanted, half=int8.rest == "fp16")
     about = replace(about, kept=kept | wide)
     export_onnx(module, path, about, opset)
     graph = load(path)
@@ -190,7 +191,7 @@ def ranges_of(model: Model, int8: Int8Options, detector: Detector | None = None)
         int8: Pictures and method.
         detector: That of ``model``, folded and on the device, where it is at hand.
     """
-    detector = folded(model.detector).to(int8.device) if detector is None else detector
+    detector = folded(model.yolo("precision=int8")).to(int8.device) if detector is None else detector
     starts = range(0, len(int8.pictures), int8.batch_size)
     chunks = (_floats(int8.pictures[start : start + int8.batch_size], model, int8) for start in starts)
     return measure(detector, chunks, int8.method, int8.percentile)

@@ -9,10 +9,12 @@ from yolo.checkpoint import AnyModel, Model, load_any, load_model
 from yolo.deploy.extras import require
 from yolo.deploy.graph import Suppression
 from yolo.deploy.metadata import ENGINES
+from yolo.deploy.run_network import NetworkRuntime
 from yolo.deploy.run_onnx import OnnxRuntime
 from yolo.deploy.run_tensorrt import TensorRTRuntime
 from yolo.deploy.run_torch import Mode, Precision, TorchRuntime
 from yolo.deploy.runtime import Runtime
+from yolo.models.detector import Detector
 
 Kind = Literal["pytorch", "onnx", "engine"]
 
@@ -56,6 +58,8 @@ def load_detector(
     where = _device(device, kind)
     if kind == "pytorch":
         model = load_model(path, cfg, download)
+        if not isinstance(model.detector, Detector) and (precision, mode) == ("fp32", "eager"):
+            return NetworkRuntime(model, rule, device=where)
         return TorchRuntime(model, rule, device=where, precision=precision, mode=mode, autotune=autotune)
     if precision != "fp32" or mode != "eager":
         raise ValueError(

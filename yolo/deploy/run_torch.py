@@ -81,7 +81,7 @@ class TorchRuntime(Runtime):
             raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
         if mode == "graph" and device.type != "cuda":
             raise ValueError(f"mode=graph needs a CUDA device, got {device}")
-        detector = folded(model.detector)
+        detector = folded(model.yolo(f"precision={precision} with mode={mode}"))
         fixed = detector.fixed_size
         height, width = ((fixed[0],) * 2, (fixed[1],) * 2) if fixed else ((1, ANY), (1, ANY))
         super().__init__(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -13,6 +13,7 @@ from yolo.losses.assign import Objects, read_objects
 from yolo.ops.heads import HeadSpec
 from yolo.types import Targets
 
+Run = Callable[[Tensor], Any]
 Options = TypeVar("Options")
 Head = TypeVar("Head", bound="AnchorHead")
 
@@ -25,7 +26,22 @@ class Terms(NamedTuple):
     classes: Tensor
 
 
-class DetectionLoss(nn.Module):
+class Criterion(nn.Module):
+    """What a training step minimises; called with a network's raw outputs, the objects and the input size."""
+
+    def of(self, network: Run, images: Tensor, targets: Targets) -> dict[str, Tensor]:
+        """The named terms, scalars, whose sum is the loss of a batch.
+
+        Args:
+            network: The one that this loss was built for, or what runs it in another way (as int8).
+            images: ``[N, 3, H, W]``, RGB, 0 to 1.
+            targets: Pixels of ``images``.
+        """
+        terms: dict[str, Tensor] = self(network(images), targets, (images.shape[2], images.shape[3]))
+        return terms
+
+
+class DetectionLoss(Criterion):
     """Raw outputs and objects to the terms whose sum is minimised.
 
     All arithmetic is fp32, also under autocast and for half-precision outputs. Nothing waits for the device.

@@ -3,13 +3,17 @@
 import dataclasses
 from typing import Any
 
-from yolo.losses.base import DetectionLoss
+from yolo.losses.base import Criterion, check_options
+from yolo.losses.baselines import BaselineLoss
+from yolo.losses.centernet import CenterNetLoss, CenterNetOptions
 from yolo.losses.modern import ModernLoss
 from yolo.losses.v1 import GridLoss
 from yolo.losses.v2 import RegionLoss
 from yolo.losses.v3 import Yolo3Options, YoloV3Loss
 from yolo.losses.v4 import YoloV4Loss
-from yolo.models.detector import Detector
+from yolo.models.baseline import Baseline
+from yolo.models.centernet import CenterNet
+from yolo.models.detector import Detector, Network
 
 VARIANTS = ("darknet", "modern")
 
@@ -33,7 +37,7 @@ WITHOUT_EFFECT = (
 )  # of [region]: the one must be 0, the other is of more than 4 coords
 
 
-def build_loss(detector: Detector, variant: str = "modern", **options: Any) -> DetectionLoss:
+def build_loss(detector: Network, variant: str = "modern", **options: Any) -> Criterion:
     """The loss of ``detector``.
 
     Args:
@@ -41,7 +45,8 @@ def build_loss(detector: Detector, variant: str = "modern", **options: Any) -> D
             (``loss_options``) is obeyed by ``darknet``.
         variant: ``darknet`` for the published loss of the generation (:class:`GridLoss`, :class:`RegionLoss`,
             :class:`YoloV3Loss`, :class:`YoloV4Loss`), ``modern`` for :class:`ModernLoss`; YOLOv1, which has
-            no anchors, has the published one in both.
+            no anchors, CenterNet (:class:`CenterNetLoss`) and torchvision's detectors
+            (:class:`BaselineLoss`) have the published one in both.
         **options: Of the class's options, by name; they go before those of a cfg. ``heads``, a list with a
             dict of options for each head, goes before all.
 
@@ -50,6 +55,16 @@ def build_loss(detector: Detector, variant: str = "modern", **options: Any) -> D
     """
     if variant not in VARIANTS:
         raise ValueError(f"the loss variant must be {' or '.join(VARIANTS)}, got {variant!r}")
+    if isinstance(detector, CenterNet):
+        check_options(
+            options, [field.name for field in dataclasses.fields(CenterNetOptions)], "CenterNet's loss"
+        )
+        return CenterNetLoss(detector.num_classes, CenterNetOptions(**options))
+    if isinstance(detector, Baseline):
+        check_options(options, [], "the loss of torchvision's detectors")
+        return BaselineLoss()
+    if not isinstance(detector, Detector):
+        raise TypeError(f"there is no loss for a {type(detector).__name__}")
     kinds = {spec.kind for spec in detector.specs}
     if len(kinds) != 1:
         raise ValueError(f"one loss needs heads of one kind, got {', '.join(sorted(kinds))}")

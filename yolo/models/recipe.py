@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 from yolo.models.classifier import Classifier
-from yolo.models.detector import Detector, Recipe
+from yolo.models.detector import Detector, Network, Recipe
 from yolo.models.initial import initialise, initialise_detector
 from yolo.ops.heads import Anchors
 
@@ -15,24 +15,27 @@ PlainAnchors = Sequence[
 ]  # as a config or a checkpoint has them: pairs of width and height, pixels
 
 P = ParamSpec("P")
-Network = TypeVar("Network", Detector, Classifier)
+Built = TypeVar("Built", bound=Network | Classifier)
+# arguments that name a file of this machine: what was loaded from it is in the checkpoint itself
+LOCAL = ("weights",)
 
 
-def published(function: Callable[P, Network]) -> Callable[P, Network]:
-    """For a function that puts a network together: adds first weights and the recipe to build it again."""
+def published(function: Callable[P, Built]) -> Callable[P, Built]:
+    """For a function that puts a network together: adds the recipe to build it again, and ours get first weights."""
     signature = inspect.signature(function)
 
     @wraps(function)
-    def build(*args: P.args, **kwargs: P.kwargs) -> Network:
+    def build(*args: P.args, **kwargs: P.kwargs) -> Built:
         network = function(*args, **kwargs)
         if isinstance(network, Detector):
             initialise_detector(network)
-        else:
+        elif isinstance(network, Classifier):
             initialise(network)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         network.recipe = Recipe(
-            function.__name__, {name: plain(name, value) for name, value in bound.arguments.items()}
+            function.__name__,
+            {name: plain(name, value) for name, value in bound.arguments.items() if name not in LOCAL},
         )
         return network
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torchvision  # type: ignore[import-untyped]
+import torchvision
 from torch import Tensor, nn
 
 from yolo.ops.decode import decode_boxes_reference

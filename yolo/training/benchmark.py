@@ -128,7 +128,11 @@ def measure_training(
         make_trainer: Makes the trainer of a run out of callbacks.
         steps: That are timed.
         warm_up: Steps before that.
+
+    Raises:
+        ValueError: The network is not of the YOLO family.
     """
+    detector = module.model.yolo("measuring where a step's time goes")
     total, size = warm_up + steps, data.batch_size
     dataset = data.dataset("train")
     times = -(-total * size // len(dataset)) + 1
@@ -157,7 +161,7 @@ def measure_training(
         loader_alone=_loader_rate(loader, warm_up, steps, size),
         parts=_parts(module.to(device), resident, max(3, steps // 5)),
         matrix_tflops=matrix_rate(device),
-        useful_tflops=3 * flops(module.detector, height, width) * without_loader / 1e12,
+        useful_tflops=3 * flops(detector, height, width) * without_loader / 1e12,
     )
 
 

@@ -1,16 +1,16 @@
 """Fits a detector to a loss and scores it."""
 
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from yolo.checkpoint import Model
 from yolo.data import to_float
 from yolo.inference import to_found
+from yolo.losses import Criterion
 from yolo.metrics import DetectionMetric, scalars
 from yolo.models import FakeQuant
 from yolo.ops import detect
@@ -29,7 +29,7 @@ class DetectionModule(FitModule):
 
     Args:
         model: The network, its class names and how its pictures are prepared.
-        criterion: Raw outputs, targets and input size to named loss terms; their sum is minimised.
+        criterion: The network's loss: named terms whose sum is minimised.
         metric: Scores detections in picture pixels.
         optimizer: Makes an optimiser of parameter groups.
         schedule: Makes a per-step schedule of an optimiser and the number of steps.
@@ -48,7 +48,7 @@ class DetectionModule(FitModule):
     def __init__(
         self,
         model: Model,
-        criterion: nn.Module,
+        criterion: Criterion,
         metric: DetectionMetric,
         optimizer: Optimize,
         schedule: Schedule,
@@ -69,14 +69,12 @@ class DetectionModule(FitModule):
         self.settle = settle
         self.seed = seed
         self.quantizer = quantizer
-        self.suppress = partial(
-            detect,
-            specs=model.detector.specs,
-            score_threshold=score_threshold,
-            iou_threshold=iou_threshold,
-            max_detections=max_detections,
-            multi_label=True,
-        )
+        self.rule: dict[str, Any] = {
+            "score_threshold": score_threshold,
+            "iou_threshold": iou_threshold,
+            "max_detections": max_detections,
+            "multi_label": True,
+        }
 
     def forward(self, images: Tensor) -> list[Tensor]:
         if self.quantizer is None:
@@ -98,7 +96,7 @@ class DetectionModule(FitModule):
             )
             images, targets = resize_batch(images, targets, size)
         images = images.contiguous(memory_format=torch.channels_last)
-        losses = self.criterion(self(images), targets, (images.shape[2], images.shape[3]))
+        losses = self.criterion.of(self.detector if self.quantizer is None else self, images, targets)
         total = torch.stack(list(losses.values())).sum()
         logged = {f"train/{name}": value.detach() for name, value in losses.items()} | {
             "train/loss": total.detach()
@@ -108,7 +106,10 @@ class DetectionModule(FitModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         images = to_float(batch.images).contiguous(memory_format=torch.channels_last)
-        detections = self.suppress(self(images))
+        if self.quantizer is None:
+            detections = self.detector.detect(images, **self.rule)
+        else:
+            detections = detect(self(images), self.detector.specs, **self.rule)
         self.metric.update(
             to_found(detections, [m.placement for m in batch.meta]), [m.record for m in batch.meta]
         )

@@ -13,11 +13,12 @@ from yolo.anchors import same_anchors
 from yolo.checkpoint import AnyClassifier, load_any
 from yolo.darknet import slots_of
 from yolo.darknet.zoo import backbone_file, load_backbone
-from yolo.models import darknet_layers
+from yolo.models import Baseline, CenterNet, darknet_layers
+from yolo.models import detector as models
 from yolo.models.detector import Detector
 
 Mode = Literal["finetune", "freeze_backbone", "head_only"]
-Network = Detector | AnyClassifier
+Network = models.Network | AnyClassifier
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,8 @@ def start_from(
     if backbone is None:
         return transfer(load_any(weights, cfg).network, target, mode)
     _check_mode(mode)
+    if isinstance(target, Baseline | CenterNet):
+        raise ValueError(f"weights={weights} goes by the layers of a cfg, and this model has none")
     slots = [slot for slot in slots_of(target) if slot.layer < backbone.cutoff]
     load_backbone(slots, backbone)
     places = {id(tensor) for slot in slots for tensor in slot.tensors}
@@ -138,10 +141,15 @@ def transfer(source: Network, target: Network, mode: Mode = "finetune") -> tuple
     same = (
         source.recipe is not None and target.recipe is not None and source.recipe.name == target.recipe.name
     )
-    if isinstance(target, Detector) and not isinstance(source, Detector):
+    kinds = [type(network) for network in (source, target)]
+    if isinstance(target, models.Network) and not isinstance(source, models.Network):
+        taken = _lent(source, target)
+    elif same or Baseline in kinds:  # torchvision's detectors share the names of their backbones
+        taken = _by_name(source, target)
+    elif CenterNet in kinds:
         taken = _lent(source, target)
     else:
-        taken = _by_name(source, target) if same else _by_order(source, target)
+        taken = _by_order(source, target)
     if not _read_alike(source, target):  # trained outputs would mean other boxes
         names = {id(part): name for name, part in target.named_modules()}
         fresh = tuple(f"{names[id(part)]}." for part in target.predictors)
@@ -166,8 +174,9 @@ def freeze(network: Network, mode: Mode) -> list[nn.Module]:
     if mode == "finetune":
         return []
     kept = {id(p) for part in network.predictors for p in part.parameters()}
-    whole = mode == "head_only" or not isinstance(network, Detector)  # of a classifier all but its last layer
-    parts = [network] if whole else [network.backbone]
+    parts: list[nn.Module] = [network]  # of a classifier in any case: all but its last layer
+    if mode == "freeze_backbone" and isinstance(network, models.Network):
+        parts = [network.get_submodule(network.trunk)]
     for part in parts:
         for parameter in part.parameters():
             parameter.requires_grad_(id(parameter) in kept)
