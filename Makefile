@@ -10,12 +10,22 @@ TESTS ?= -m "not slow and not gpu"
 
 .PHONY: demo test lint docs clean
 
-$(BIN)/.installed: pyproject.toml setup.py $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/*.cpp csrc/cuda/*.cu)
+SOURCES := pyproject.toml setup.py $(wildcard csrc/*.h csrc/*.cpp csrc/cpu/*.cpp csrc/cuda/*.cu csrc/cuda/*.cuh)
+
+$(BIN)/.torch:
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q "setuptools>=77" wheel
 	$(BIN)/python -c "import torch, torchvision" 2>/dev/null || $(BIN)/python -m pip install -q $(TORCH)
-	$(BIN)/python -m pip install -q --no-build-isolation -e ".[dev,docs,export]"
 	touch $@
+
+# What it takes to train, and what the tests need beyond that.
+$(BIN)/.installed: $(BIN)/.torch $(SOURCES)
+	$(BIN)/python -m pip install -q --no-build-isolation -e .
+	touch $@
+
+$(BIN)/.tested: $(BIN)/.torch $(SOURCES)
+	$(BIN)/python -m pip install -q --no-build-isolation -e ".[dev,docs,export]"
+	touch $(BIN)/.installed $@
 
 # Threads that wait their turn without spinning: on two cores the loader needs one of them.
 export OMP_WAIT_POLICY ?= passive
@@ -28,13 +38,13 @@ demo: $(BIN)/.installed
 	@echo "metrics:    runs/demo/val/metrics.json"
 	@echo "pictures:   runs/demo/predict/images/"
 
-test: $(BIN)/.installed
+test: $(BIN)/.tested
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile $(TESTS)
 
-lint: $(BIN)/.installed
+lint: $(BIN)/.tested
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
 
-docs: $(BIN)/.installed
+docs: $(BIN)/.tested
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
