@@ -18,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 from yolo.anchors import Assignment
-from yolo.checkpoint import ClassifierModel, Model, load_model
+from yolo.checkpoint import ClassifierModel, Model, load_model, read
 from yolo.cli import main
 from yolo.deploy import Int8Options, ranges_of
 from yolo.deploy.pictures import load_images
@@ -75,6 +75,8 @@ def train(cfg: DictConfig) -> None:
     last = folder / "last.ckpt"
     given = None if cfg.checkpoint is None else Path(cfg.checkpoint)
     checkpoint = (last if last.is_file() else None) if cfg.checkpoint == "auto" else given
+    if checkpoint is not None:
+        read(checkpoint)  # what is wrong with it is said in one line, before anything is built
     step = StepSize(cfg.data.batch_size, cfg.nominal_batch, checkpoint)
     with one_launch(), _devices(cfg) as devices:
         fit_with_retry(partial(_fit, cfg, folder, devices, step), step, checkpoint, last)
