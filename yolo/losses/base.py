@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -41,7 +42,7 @@ class Criterion(nn.Module):
         return terms
 
 
-class DetectionLoss(Criterion):
+class DetectionLoss(Criterion, ABC):
     """Raw outputs and objects to the terms whose sum is minimised.
 
     All arithmetic is fp32, also under autocast and for half-precision outputs. Nothing waits for the device.
@@ -84,9 +85,9 @@ class DetectionLoss(Criterion):
             box, objectness, classes = self.terms(logits, read_objects(targets, size, self.num_classes), size)
         return {"box": box, "objectness": objectness, "class": classes}
 
+    @abstractmethod
     def terms(self, logits: Sequence[Tensor], objects: Objects, size: tuple[int, int]) -> Terms:
         """The terms, normalised."""
-        raise NotImplementedError
 
 
 class AnchorHead(nn.Module):

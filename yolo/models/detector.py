@@ -1,5 +1,6 @@
 """What every network that finds objects offers, and the one class of the YOLO family, native or built from a cfg."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -19,7 +20,7 @@ class Recipe:
     arguments: dict[str, Any]
 
 
-class Network(nn.Module):
+class Network(nn.Module, ABC):
     """What evaluation, prediction, checkpoints and training ask of a network, of whatever kind it is.
 
     Training goes through the network's loss (:meth:`yolo.losses.Criterion.of`), all else through :meth:`detect`.
@@ -50,10 +51,11 @@ class Network(nn.Module):
         self.recipe: Recipe | None = None  # set by yolo.models.published
 
     @property
+    @abstractmethod
     def predictors(self) -> Sequence[nn.Module]:
         """The last layers: all that the number of classes or anchors decides."""
-        raise NotImplementedError
 
+    @abstractmethod
     def detect(
         self,
         images: Tensor,
@@ -65,7 +67,6 @@ class Network(nn.Module):
         class_agnostic: bool = False,
     ) -> Detections:
         """Objects in ``images`` ``[N, 3, H, W]`` (RGB, 0 to 1); the options are those of :func:`yolo.ops.detect`."""
-        raise NotImplementedError
 
     def check_size(self, height: int, width: int) -> None:
         """Raise ValueError if the network cannot take this input size."""
