@@ -84,3 +84,4 @@ class Batch(NamedTuple):
     images: Tensor  # [N, 3, H, W] uint8, RGB; the step turns it into 0 to 1 on the device
     targets: Targets
     meta: tuple[Meta, ...]
+    colours: Tensor | None = None  # [N, 3] float32, still to be varied on the device (yolo.ops.vary_colour)

@@ -1,7 +1,5 @@
 """Moved pixels and moved boxes stay together."""
 
-import colorsys
-
 import albumentations
 import numpy as np
 import pytest
@@ -9,8 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.data.samples import COLOURS, flat, loader, spotted
-from tests.helpers.paths import shared
-from yolo.data.augment import Augment, vary_colour
+from yolo.data.augment import Augment
 from yolo.data.geometry import Sample, flip, merge, mosaic, single
 from yolo.data.preprocess import Preprocess
 
@@ -121,31 +118,6 @@ def test_mostly_hidden_objects_are_dropped_with_their_labels() -> None:
     moved = single(sample, Preprocess((100, 100)), shift=(-0.19, 0.0))
     assert moved.labels.tolist() == [6]  # 5 % of the first is left
     assert moved.boxes.tolist() == [[41, 60, 71, 90]]
-
-
-def test_colour_is_hsv() -> None:
-    """Against Python's own conversion, on colours of every hue."""
-    rng = np.random.default_rng(0)
-    image = rng.integers(30, 200, (1, 400, 3), np.uint8)
-    result = vary_colour(image, 0.1, 0.8, 1.2).astype(float)
-    for before, after in zip(image[0], result[0], strict=True):
-        hue, saturation, value = colorsys.rgb_to_hsv(*(before / 255))
-        wanted = np.array(colorsys.hsv_to_rgb((hue + 0.1) % 1, saturation * 0.8, value * 1.2)) * 255
-        assert np.abs(after - wanted).max() < 8  # hue in 256 steps
-
-
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_colour_is_darknets(number: int) -> None:
-    """Within the steps of 8 bits; case 0 pushes saturation over 1, where Darknet goes on and 8 bits stop."""
-    golden = np.load(shared("golden", "layers", "images_resize_letterbox_distort_crop_place.npz"))
-    image = np.rint(golden["image"].transpose(1, 2, 0) * 255).astype(np.uint8)
-    result = vary_colour(image, *(float(value) for value in golden[f"distort_{number}_args"])) / 255
-    assert np.abs(result - golden[f"distort_{number}"].transpose(1, 2, 0)).max() < 0.02
-
-
-def test_no_colour_change_is_nearly_nothing() -> None:
-    image = np.random.default_rng(0).integers(0, 256, (20, 20, 3), np.uint8)
-    assert np.abs(vary_colour(image, 0.0, 1.0, 1.0).astype(int) - image).max() <= 8
 
 
 def test_mixup_has_the_objects_of_both() -> None:

@@ -172,3 +172,31 @@ def test_the_last_epochs_see_pictures_as_they_will_be_in_use(tmp_path: Path) -> 
     assert seen.sizes[8] == seen.sizes[9] == {(96, 96)}
     assert len(set.union(*(seen.sizes[epoch] for epoch in range(8)))) > 1
     assert seen.mosaic == [True] * 8 + [False] * 2
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "precision"), [("cpu", "32-true"), pytest.param("gpu", "16-mixed", marks=pytest.mark.gpu)]
+)
+def test_clipping_under_a_fused_optimiser_is_clipping(
+    tmp_path: Path, scenes: Path, accelerator: str, precision: str
+) -> None:
+    """Under fp16 a fused optimiser gets gradients that are still scaled; the limit is that of the true norm."""
+
+    def run(limit: float, fused: bool) -> dict[str, torch.Tensor]:
+        trainer = {"precision": precision, "gradient_clip_val": limit}
+        module, _ = fit(
+            tmp_path / f"{limit} {fused}",
+            scenes,
+            epochs=1,
+            fused=fused,
+            trainer=trainer,
+            accelerator=accelerator,
+        )
+        return {name: value.cpu() for name, value in module.named_parameters()}
+
+    clipped, free = run(0.5, True), run(1e9, True)
+    for name, value in run(0.5, False).items():
+        torch.testing.assert_close(
+            value, clipped[name], rtol=1e-3, atol=1e-4 if accelerator == "gpu" else 1e-6
+        )
+    assert any((value - free[name]).abs().max() > 1e-3 for name, value in clipped.items())

@@ -1,7 +1,7 @@
 """From files to batches."""
 
 from yolo.data.augment import Augment
-from yolo.data.batch import Item, collate, to_float
+from yolo.data.batch import Item, collate, coloured, to_float
 from yolo.data.dataset import DetectionDataset
 from yolo.data.download import read_published
 from yolo.data.formats import (
@@ -30,6 +30,7 @@ __all__ = [
     "Sample",
     "check_image",
     "collate",
+    "coloured",
     "decode_image",
     "image_size",
     "info_of",

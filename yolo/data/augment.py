@@ -1,8 +1,8 @@
 """Augmentation: mosaic, mixup, scale, shift, flip and colour, on uint8 pixels and their boxes at once.
 
 Every random number comes from the generator that is handed in, so a picture's augmentation does not depend on
-which worker makes it. Geometry is one affine map per picture straight onto the canvas; colour is one pass
-over the result.
+which worker makes it. Geometry is one affine map per picture straight onto the canvas; colour is only drawn here
+and applied to the whole batch on the device (:func:`yolo.ops.vary_colour`), where it costs nothing.
 """
 
 import importlib
@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from yolo.data.geometry import Sample, flip, merge, mosaic, single
 from yolo.data.preprocess import Preprocess
@@ -40,7 +38,7 @@ class Augment:
         mixup_alpha: Of the beta distribution of the blend.
         min_visible: An object is kept if more than this part of its area is still on the canvas.
         min_size: Pixels of width and of height that an object must have to be kept.
-        extra: albumentations transforms of the pixels alone (blur, noise, compression ...), applied last.
+        extra: albumentations transforms of the pixels alone (blur, noise, compression ...), before the colour.
     """
 
     flip: float = 0.0
@@ -116,22 +114,19 @@ class Augment:
             mosaic: False leaves out mosaic and mixup (the last epochs).
 
         Returns:
-            The canvas, and boxes in its pixels.
+            The canvas, boxes in its pixels, and the colour that it is still to get.
         """
         sample = self._canvas(load, index, count, preprocess, rng, mosaic)
         if mosaic and self.mixup and rng.random() < self.mixup:
             other = self._canvas(load, int(rng.integers(count)), count, preprocess, rng, mosaic)
             sample = merge(sample, other, float(rng.beta(self.mixup_alpha, self.mixup_alpha)))
-        image = sample.image
-        if self._colours:
-            image = vary_colour(image, *self._draw_colour(rng))
+        colour = self._draw_colour(rng) if self._colours else None
         if self.extra:
             self._pipeline.set_random_seed(int(rng.integers(2**31)))
-            image = self._pipeline(image=image)["image"]
-        sample = Sample(image, sample.boxes, sample.labels)
+            sample = sample._replace(image=self._pipeline(image=sample.image)["image"])
         horizontal = bool(self.flip) and rng.random() < self.flip
         vertical = bool(self.flip_vertical) and rng.random() < self.flip_vertical
-        return flip(sample, horizontal, vertical)
+        return flip(sample, horizontal, vertical)._replace(colour=colour)
 
     def _canvas(
         self,
@@ -178,24 +173,3 @@ def _albumentations() -> Any:
     """The package, imported only when needed: it takes a second and would ask the network for a newer one."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     return importlib.import_module("albumentations")
-
-
-def vary_colour(
-    image: NDArray[np.uint8], turn: float, saturation: float, exposure: float
-) -> NDArray[np.uint8]:
-    """Turn the hue by a part of the circle, multiply saturation and value.
-
-    Args:
-        image: ``[H, W, 3]`` uint8, RGB.
-    """
-    steps = np.arange(256)
-    tables = np.stack(
-        [
-            (steps + round(turn * 256)) % 256,
-            np.clip(np.rint(steps * saturation), 0, 255),
-            np.clip(np.rint(steps * exposure), 0, 255),
-        ],
-        axis=-1,
-    ).astype(np.uint8)
-    hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV_FULL)
-    return cv2.cvtColor(cv2.LUT(hsv, tables[None]), cv2.COLOR_HSV2RGB_FULL)

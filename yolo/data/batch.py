@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import default_collate
 
+from yolo.ops import vary_colour
 from yolo.types import Batch, Meta, Targets
 
 
@@ -17,6 +18,7 @@ class Item(NamedTuple):
     boxes: Tensor  # [T, 4] float32, x1 y1 x2 y2 in pixels of the canvas
     labels: Tensor  # [T] int64
     meta: Meta | None  # None for an augmented picture: nothing can be scored in its own pixels
+    colour: tuple[float, float, float] | None = None  # how the image is still to be varied
 
 
 def collate(items: Sequence[Item]) -> Batch:
@@ -36,7 +38,16 @@ def collate(items: Sequence[Item]) -> Batch:
         torch.arange(len(items)).repeat_interleave(counts),
     )
     metas = tuple(item.meta for item in items if item.meta is not None)
-    return Batch(images.permute(0, 3, 1, 2), targets, metas)
+    drawn = [item.colour for item in items if item.colour is not None]
+    colours = torch.tensor(drawn, dtype=torch.float32) if len(drawn) == len(items) else None
+    return Batch(images.permute(0, 3, 1, 2), targets, metas, colours)
+
+
+def coloured(batch: Batch) -> Batch:
+    """The batch with the colours that were drawn for it, made where it lies."""
+    if batch.colours is None:
+        return batch
+    return batch._replace(images=vary_colour(batch.images, batch.colours), colours=None)
 
 
 def to_float(images: Tensor) -> Tensor:

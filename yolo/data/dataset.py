@@ -78,7 +78,7 @@ class DetectionDataset(Dataset[Item]):
         sample = self.augment(
             self._training_sample, index, len(self), self.preprocess, rng, mosaic=bool(self._state[1])
         )
-        return _item(sample.image, sample.boxes, sample.labels, None)
+        return _item(sample.image, sample.boxes, sample.labels, None)._replace(colour=sample.colour)
 
     def sample(self, index: int) -> Sample:
         """One picture at its working size with the boxes in pixels of that."""

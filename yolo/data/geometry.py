@@ -19,6 +19,7 @@ class Sample(NamedTuple):
     image: NDArray[np.uint8]  # [H, W, 3] RGB
     boxes: NDArray[np.float32]  # [T, 4] x1 y1 x2 y2, pixels of the image
     labels: NDArray[np.int64]  # [T]
+    colour: tuple[float, float, float] | None = None  # how yolo.ops.vary_colour is still to change the image
 
 
 Rect = tuple[int, int, int, int]  # x1, y1, x2, y2, whole pixels

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from yolo.data import Augment, DetectionDataset, Preprocess
+from yolo.data import Augment, DetectionDataset, Preprocess, collate, coloured
 from yolo.report import draw, write_image
 from yolo.types import Record
 
@@ -57,6 +57,6 @@ def draw_samples(
 def _panel(
     dataset: DetectionDataset, index: int, classes: Sequence[str]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    item = dataset[index]
-    image = np.ascontiguousarray(item.image.permute(1, 2, 0).numpy())
-    return draw(image, item.boxes.numpy(), item.labels.numpy(), classes)
+    batch = coloured(collate([dataset[index]]))
+    image = np.ascontiguousarray(batch.images[0].permute(1, 2, 0).numpy())
+    return draw(image, batch.targets.boxes.numpy(), batch.targets.labels.numpy(), classes)

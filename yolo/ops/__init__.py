@@ -1,9 +1,10 @@
-"""Operators: box maths, decoding, detection, suppression, and batch norm with activation for training."""
+"""Operators: box maths, decoding, detection, suppression, colour, and batch norm with activation for training."""
 
+from yolo.ops.colour import vary_colour
 from yolo.ops.decode import decode
 from yolo.ops.detect import detect
 from yolo.ops.heads import Anchors, HeadSpec
 from yolo.ops.nms import nms
 from yolo.ops.norm import batch_norm_act
 
-__all__ = ["Anchors", "HeadSpec", "batch_norm_act", "decode", "detect", "nms"]
+__all__ = ["Anchors", "HeadSpec", "batch_norm_act", "decode", "detect", "nms", "vary_colour"]

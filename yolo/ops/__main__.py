@@ -6,7 +6,7 @@ import torch
 
 from yolo.ops.library import has_kernel
 
-OPERATORS = ("decode_boxes", "detect", "nms", "batch_norm_act")
+OPERATORS = ("decode_boxes", "detect", "nms", "batch_norm_act", "vary_colour")
 
 
 def summary() -> str:

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from yolo.checkpoint import AnyModel, describe
+from yolo.data import coloured
 from yolo.training import distributed
 from yolo.training.position import adopt_position
 from yolo.training.schedule import parameter_groups
@@ -41,9 +43,10 @@ class FitModule(pl.LightningModule):
         return self.model
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Move the tensors; the records stay where they are (Lightning would walk into them)."""
+        """Move the tensors and colour them; the records stay where they are (Lightning would walk into them)."""
         targets = type(batch.targets)(*(value.to(device, non_blocking=True) for value in batch.targets))
-        return Batch(batch.images.to(device, non_blocking=True), targets, batch.meta)
+        colours = batch.colours if batch.colours is None else batch.colours.to(device, non_blocking=True)
+        return coloured(Batch(batch.images.to(device, non_blocking=True), targets, batch.meta, colours))
 
     def setup(self, stage: str) -> None:
         distributed.prepare(self.trainer)
@@ -61,6 +64,27 @@ class FitModule(pl.LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step", "name": "lr"},
         }
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip to the norm without waiting for the device, also under fused optimisers.
+
+        Those unscale fp16 gradients within their step, which spares a pass and a wait, so the gradients are still
+        scaled here; Lightning refuses to clip them.
+        """
+        if not gradient_clip_val or gradient_clip_algorithm not in (None, "norm"):
+            self.clip_gradients(optimizer, gradient_clip_val, gradient_clip_algorithm)
+            return
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+        norm = get_total_norm([p.grad for p in parameters])
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        if scaler is not None and getattr(optimizer, "_step_supports_amp_scaling", False):
+            norm = norm / scaler.scale(torch.ones_like(norm))
+        clip_grads_with_norm_(parameters, gradient_clip_val, norm)
 
     def _total_steps(self) -> int:
         """Optimiser steps of the whole run.
