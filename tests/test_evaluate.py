@@ -14,7 +14,7 @@ import torch
 from tests.metrics.sets import truth
 from yolo import models
 from yolo.checkpoint import Model, save_model
-from yolo.data import Annotated, Preprocess
+from yolo.data import Annotated, Preprocess, load_image
 from yolo.evaluate import aligned, evaluate
 from yolo.inference import Inference, choose_device, to_found, with_preprocess
 from yolo.types import Detections, Placement, Record
@@ -228,6 +228,18 @@ def test_predict_writes_pictures_and_list(work: Path, monkeypatch: pytest.Monkey
         "1.png",
         "2.png",
     ]
+
+
+def test_predict_decodes_as_darknet_where_that_is_wanted(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cv2.imwrite("a.jpg", np.zeros((70, 90, 3), np.uint8))
+    asked: list[str] = []
+    monkeypatch.setattr(
+        "yolo.predict.load_image", lambda path, rounding: asked.append(rounding) or load_image(path)
+    )
+    for interpolation in ("darknet", "null"):
+        options = ["weights=fresh.ckpt", "source=a.jpg", "device=cpu", f"name={interpolation}"]
+        tool(monkeypatch, "predict", *options, f"preprocess.interpolation={interpolation}")
+    assert asked == ["stb", "libjpeg"]
 
 
 def test_predict_without_one_readable_picture_fails(

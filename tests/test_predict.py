@@ -3,6 +3,7 @@
 import json
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tests.metrics.sets import found
+from tests.metrics.sets import found, truth
 from yolo.checkpoint import Model
-from yolo.data import Preprocess, load_image
+from yolo.data import Annotated, Preprocess, load_image
+from yolo.evaluate import evaluate
 from yolo.models.detector import Detector
 from yolo.ops.heads import HeadSpec
 from yolo.predict import Predictor, Shot, shots
 from yolo.report import write_predictions
-from yolo.types import Found
+from yolo.types import Found, Record
 
 CLASSES = ["dark", "bright"]
 
@@ -272,3 +274,21 @@ def test_predictions_are_whole_even_when_the_run_breaks(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write_predictions(broken(), CLASSES, tmp_path / "out")
     assert len(json.loads((tmp_path / "out/predictions.json").read_text())) == 2
+
+
+def test_a_network_is_fed_darknets_pixels(model: Model, tmp_path: Path) -> None:
+    """Predicting and scoring the same file: the same floats, from Darknet's own decoder."""
+    path = save(tmp_path / "a.jpg", np.random.default_rng(0).integers(0, 256, (90, 120, 3), np.uint8))
+    model = replace(model, preprocess=Preprocess((128, 128), interpolation="darknet"))
+    fed: list[Tensor] = []
+    model.detector.register_forward_pre_hook(lambda _, inputs: fed.append(inputs[0]))
+    rounding = model.preprocess.rounding
+    ((shot, _),) = Predictor(model, device="cpu").stream(shots(path, rounding=rounding))
+    evaluate(model, Annotated([Record("a", str(path), truth([], []))], CLASSES), workers=0, device="cpu")
+    wanted, _ = model.preprocess(load_image(path, "stb"))
+    assert wanted.dtype == np.float32
+    assert len(fed) == 2
+    for images in fed:
+        assert np.array_equal(images[0].permute(1, 2, 0).numpy(), wanted)
+    assert shot.image is not None
+    assert not np.array_equal(shot.image, load_image(path))

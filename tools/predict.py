@@ -23,10 +23,10 @@ def predict(cfg: DictConfig) -> None:
     """Find objects in pictures, folders, globs, videos and cameras, or name them with a classifier."""
     folder = Path(HydraConfig.get().runtime.output_dir)
     options = OmegaConf.to_container(cfg, resolve=True)
-    source = shots(options["source"], cfg.frames)
     model = with_preprocess(
         open_any(cfg.weights, cfg.cfg, cfg.download, device=cfg.device), **options["preprocess"]
     )
+    source = shots(options["source"], cfg.frames, model.preprocess.rounding)
     common = {key: options[key] for key in ("batch_size", "device", "precision")}
     if isinstance(model, ClassifierModel):
         for line in write_names(Namer(model, top=cfg.top, **common).stream(source), folder / "classes.json"):

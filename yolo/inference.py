@@ -1,4 +1,4 @@
-"""A model at work: uint8 canvases in, detections in pixels of the pictures out."""
+"""A model at work: canvases in, detections in pixels of the pictures out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -123,7 +123,7 @@ class Runnable(Protocol):
         """The same for pictures that are prepared so."""
 
     def any_batch(self, images: Tensor) -> Detections:
-        """Detections of ``[N, 3, H, W]`` uint8 RGB, in pixels of it."""
+        """Detections of ``[N, 3, H, W]`` RGB as ``preprocess`` gives it, in pixels of it."""
 
 
 class Inference:
@@ -191,7 +191,7 @@ class Inference:
 
     @torch.inference_mode()
     def __call__(self, images: Tensor, placements: Sequence[Placement]) -> list[Found]:
-        """Detections of ``images`` ``[N, 3, H, W]`` uint8 RGB, whose pictures were placed so."""
+        """Detections of ``images`` ``[N, 3, H, W]`` RGB, uint8 or float32, whose pictures were placed so."""
         detections = self.detections(images)
         if self.nms_kind == "iou":
             return to_found(detections, placements, self.clip)

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from yolo.checkpoint import Model
-from yolo.data.image import load_image
+from yolo.data.image import Rounding, load_image
 from yolo.inference import DEFAULT_RATE, Inference, Runnable, Shot
 from yolo.types import Found
 
@@ -85,7 +85,11 @@ def _checked(image: Image) -> Image:
     return image
 
 
-def shots(source: str | int | Path | Sequence[str | int | Path], frames: int | None = None) -> Iterator[Shot]:
+def shots(
+    source: str | int | Path | Sequence[str | int | Path],
+    frames: int | None = None,
+    rounding: Rounding = "libjpeg",
+) -> Iterator[Shot]:
     """Everything that a source shows, in its order: sources as given, files of a folder or glob by name.
 
     Args:
@@ -93,21 +97,24 @@ def shots(source: str | int | Path | Sequence[str | int | Path], frames: int | N
             camera; or several of them. A file that cannot be read gives a shot with a problem, the rest
             follows.
         frames: Stop each video or camera after so many.
+        rounding: Of JPEG files, that of the model's :class:`~yolo.data.Preprocess`.
 
     Raises:
         ValueError: There is nothing at all to look at, said before the first shot.
     """
     files = list(_files(source))
-    return _shots(files, frames)
+    return _shots(files, frames, rounding)
 
 
-def _shots(files: Sequence[tuple[str | int, PurePath]], frames: int | None) -> Iterator[Shot]:
+def _shots(
+    files: Sequence[tuple[str | int, PurePath]], frames: int | None, rounding: Rounding
+) -> Iterator[Shot]:
     for path, name in files:
         if isinstance(path, int) or Path(path).suffix.lower() in VIDEOS:
             yield from islice(_frames(path, name), frames)
             continue
         try:
-            image = load_image(path)
+            image = load_image(path, rounding)
         except (ValueError, OSError) as error:
             yield Shot(path, name, None, str(error))
         else:

@@ -81,7 +81,7 @@ class Meta(NamedTuple):
 class Batch(NamedTuple):
     """What a training or validation step sees."""
 
-    images: Tensor  # [N, 3, H, W] uint8, RGB; the step turns it into 0 to 1 on the device
+    images: Tensor  # [N, 3, H, W] RGB, uint8 (the step turns it into 0 to 1 on the device) or float32
     targets: Targets
     meta: tuple[Meta, ...]
     colours: Tensor | None = None  # [N, 3] float32, still to be varied on the device (yolo.ops.vary_colour)

@@ -203,3 +203,19 @@ def test_real_weights_on_a_real_picture() -> None:
     model = yolo.load(next(shared("weights").rglob("yolov3-tiny.weights")), device="cpu")
     dog = model.predict(next(shared("darknet").rglob("dog.jpg")))[0]
     assert "dog" in dog.names
+
+
+def test_darknets_pixels_where_the_model_wants_them(tmp_path: Path) -> None:
+    """A JPEG file is decoded as the model's preparation says; a picture in memory stays what it is."""
+    detector = models.yolov2_tiny(num_classes=3, width=0.0625)
+    save_model(
+        Model(detector, list(CLASSES), Preprocess((96, 96), interpolation="darknet")), tmp_path / "d.ckpt"
+    )
+    path = tmp_path / "noise.jpg"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (70, 90, 3), np.uint8)).save(path)
+    model = yolo.load(tmp_path / "d.ckpt", device="cpu")
+    from_file, from_array = model.predict([path, load_image(path, "stb")], score_threshold=0.001)
+    assert np.array_equal(from_file.image, load_image(path, "stb"))
+    assert not np.array_equal(from_file.image, load_image(path))
+    assert len(from_file.scores) > 0
+    assert np.array_equal(from_file.scores, from_array.scores)

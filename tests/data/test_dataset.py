@@ -19,6 +19,7 @@ from yolo.data import (
     Preprocess,
     collate,
     load_image,
+    to_bytes,
     to_float,
     undo,
 )
@@ -102,9 +103,11 @@ def test_collate(records: list[Record]) -> None:
         collate([])
 
 
-def test_to_float() -> None:
+def test_to_float_and_back() -> None:
     images = torch.tensor([0, 51, 255], dtype=torch.uint8).reshape(1, 3, 1, 1)
     assert to_float(images).flatten().tolist() == pytest.approx([0, 0.2, 1])
+    assert torch.equal(to_bytes(to_float(images)), images)
+    assert to_bytes(torch.tensor([0.4, 0.6]) / 255).tolist() == [0, 1]
 
 
 def test_red_is_the_first_channel(tmp_path: Path) -> None:
@@ -211,6 +214,31 @@ def test_kept_pictures_change_nothing(records: list[Record], tmp_path: Path, whe
         assert np.array_equal(image, load_working(records[6].path, preprocess)[0])
         with pytest.raises(ValueError, match="read-only"):
             image[0] = 0
+
+
+def test_darknets_pixels(tmp_path: Path) -> None:
+    """What is scored is float32 from Darknet's decoder, kept pictures or not; what is augmented is bytes."""
+    records = []
+    for number in range(3):
+        path = picture(tmp_path / f"{number}.jpg", 90, 70, seed=number)
+        records.append(record(path, [[1.0, 2.0, 20.0, 30.0]]))
+    preprocess = Preprocess((64, 64), interpolation="darknet")
+    store = ImageStore(records, preprocess, "ram")
+    fresh, kept = (DetectionDataset(records, preprocess, store=one) for one in (None, store))
+    (batch,) = batches(fresh, 0)
+    for index, one in enumerate(records):
+        canvas, placement = preprocess(load_image(one.path, "stb"))
+        item = fresh[index]
+        image = item.image.permute(1, 2, 0).numpy()
+        assert image.dtype == np.float32
+        assert np.array_equal(image, canvas)
+        assert not np.array_equal(image, preprocess(load_image(one.path))[0])
+        assert torch.equal(kept[index].image, item.image)
+        assert torch.equal(to_float(batch.images)[index], item.image)
+        assert item.meta is not None
+        assert item.meta.placement == placement
+    varied = DetectionDataset(records, preprocess, STRONG, store=store)
+    assert varied[0].image.dtype == torch.uint8
 
 
 def _checksum(dataset: DetectionDataset) -> int:

@@ -53,9 +53,12 @@ def test_the_same_size_changes_nothing() -> None:
     image = np.random.default_rng(0).integers(0, 256, (32, 64, 3), np.uint8)
     for resize in ("letterbox", "stretch"):
         for interpolation in ("linear", "darknet"):
-            canvas, placement = Preprocess((32, 64), resize, interpolation=interpolation)(image)
+            canvas, placement = Preprocess((32, 64), resize, interpolation=interpolation).in_bytes(image)
             assert np.array_equal(canvas, image)
             assert placement[:4] == (1, 1, 0, 0)
+        floats, _ = Preprocess((32, 64), resize, interpolation="darknet")(image)
+        assert floats.dtype == np.float32
+        assert np.array_equal(floats, (image / 255.0).astype(np.float32))  # C divides in double precision
 
 
 def test_pixels_are_darknets() -> None:
@@ -86,10 +89,36 @@ def test_pixels_are_darknets() -> None:
 def test_darknet_interpolation_of_bytes_rounds() -> None:
     """Two pixels to three: the middle is the mean, the corners stay."""
     image = np.array([[[0, 0, 0], [9, 100, 255]]], np.uint8)
-    canvas, _ = Preprocess((1, 3), "stretch", interpolation="darknet")(image)
+    preprocess = Preprocess((1, 3), "stretch", interpolation="darknet")
+    canvas, _ = preprocess.in_bytes(image)
     assert canvas[0, 0].tolist() == [0, 0, 0]
     assert canvas[0, 2].tolist() == [9, 100, 255]
     assert np.abs(canvas[0, 1].astype(float) - [4.5, 50, 127.5]).max() <= 0.5
+    floats, _ = preprocess(image)
+    np.testing.assert_allclose(floats[0, 1] * 255, [4.5, 50, 127.5], atol=1e-4)
+
+
+def test_the_grey_of_darknet_is_one_half() -> None:
+    image = np.zeros((10, 20, 3), np.uint8)
+    for interpolation, pad_value, wanted in (
+        ("linear", 128, 128),
+        ("darknet", 128, 0.5),
+        ("darknet", 51, 0.2),
+    ):
+        preprocess = Preprocess((20, 20), pad_value=pad_value, interpolation=interpolation)  # type: ignore[arg-type]
+        canvas, _ = preprocess(image)
+        assert np.unique(canvas[:5]).tolist() == [np.asarray(wanted, canvas.dtype)]
+        assert np.unique(canvas[5:15]).tolist() == [0]
+
+
+@pytest.mark.parametrize(("height", "dark"), [(239, False), (240, True), (241, True), (360, False)])
+def test_the_last_row_is_dark_where_darknets_is(height: int, dark: bool) -> None:
+    """In float32 415 * (239 / 415) is 238.99998: nearly all weight is on a row that Darknet does not add."""
+    white = np.ones((height, 4, 3), np.float32)
+    resized = resize_aligned(white, 416, 4)
+    np.testing.assert_allclose(resized[:-1], 1, atol=1e-4)
+    np.testing.assert_allclose(resized[-1], 0 if dark else 1, atol=1e-4)
+    assert np.array_equal(resize_aligned(white.transpose(1, 0, 2), 4, 416), np.ones((4, 416, 3), np.float32))
 
 
 @settings(deadline=None)

@@ -70,6 +70,23 @@ def test_wrong_input_is_refused(model: Model, dynamic: Path, images: torch.Tenso
             runtime(images)
 
 
+def test_darknets_pixels_are_rounded_for_a_file_that_is_fed_bytes(model: Model, dynamic: Path) -> None:
+    """PyTorch takes them as they are."""
+    images = pictures(2, 64, 96)
+    between = images / 255.0 + 0.3 / 255
+    eager, file = (
+        runtime.prepared(Preprocess((64, 96), interpolation="darknet"))
+        for runtime in (TorchRuntime(model, RULE), OnnxRuntime(dynamic))
+    )
+    for a, b in zip(file(images), file(between), strict=True):
+        assert torch.equal(a, b)
+    with torch.no_grad():
+        want = detect(model.detector(between), model.detector.specs, **RULE.detect_options())
+    assert not torch.equal(want.scores, eager(images).scores)
+    for a, b in zip(want, eager(between), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-3)
+
+
 def test_a_rule_can_be_narrowed_but_not_changed(dynamic: Path) -> None:
     images = pictures(2, 64, 96)
     wide = OnnxRuntime(dynamic)(images)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from yolo.api.result import Result
+from yolo.data.image import Rounding
 from yolo.deploy import Runtime, load_detector
 from yolo.deploy.run_torch import Mode, Precision
 from yolo.inference import Shot, with_preprocess
@@ -151,7 +152,7 @@ class Yolo:
             class_agnostic=class_agnostic,
         )
         wanted = chosen_labels(classes, self.classes)
-        found = predictor.stream(list_shots(source, frames))
+        found = predictor.stream(list_shots(source, frames, self.runtime.preprocess.rounding))
         return self._results(found, wanted, skip_unreadable)
 
     def _results(
@@ -190,7 +191,9 @@ def chosen_labels(classes: Sequence[str | int] | None, names: Sequence[str]) -> 
     return np.array(labels, np.int64)
 
 
-def list_shots(source: Source | Sequence[Source], frames: int | None = None) -> Iterator[Shot]:
+def list_shots(
+    source: Source | Sequence[Source], frames: int | None = None, rounding: Rounding = "libjpeg"
+) -> Iterator[Shot]:
     """The pictures of files, cameras, arrays and Pillow images, in their order.
 
     Raises:
@@ -199,19 +202,19 @@ def list_shots(source: Source | Sequence[Source], frames: int | None = None) -> 
     """
     sources = [source] if isinstance(source, str | int | Path | np.ndarray | Image.Image) else list(source)
     if not sources or all(isinstance(one, str | int | Path) for one in sources):
-        return shots([one for one in sources if isinstance(one, str | int | Path)], frames)
-    parts = [_shots_of(one, frames) for one in sources]
+        return shots([one for one in sources if isinstance(one, str | int | Path)], frames, rounding)
+    parts = [_shots_of(one, frames, rounding) for one in sources]
     return (shot for part in parts for shot in part)
 
 
-def _shots_of(source: Source, frames: int | None) -> Iterable[Shot]:
+def _shots_of(source: Source, frames: int | None, rounding: Rounding) -> Iterable[Shot]:
     if isinstance(source, Image.Image):
         turned = ImageOps.exif_transpose(source)
         return [Shot(source.__class__.__name__, PurePath("image.png"), np.array(turned.convert("RGB")))]
     if isinstance(source, np.ndarray):
         return [Shot("array", PurePath("array.png"), source)]
     if isinstance(source, str | int | Path):
-        return shots(source, frames)
+        return shots(source, frames, rounding)
     raise TypeError(
         f"a source is a path, a camera number, an array or a Pillow image, got {type(source).__name__}"
     )

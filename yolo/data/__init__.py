@@ -1,7 +1,7 @@
 """From files to batches."""
 
 from yolo.data.augment import Augment
-from yolo.data.batch import Item, collate, coloured, to_float
+from yolo.data.batch import Item, collate, coloured, to_bytes, to_float
 from yolo.data.dataset import DetectionDataset
 from yolo.data.download import read_published
 from yolo.data.formats import (
@@ -43,6 +43,7 @@ __all__ = [
     "read_published",
     "read_voc",
     "read_yolo",
+    "to_bytes",
     "to_float",
     "undo",
 ]

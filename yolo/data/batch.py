@@ -14,7 +14,7 @@ from yolo.types import Batch, Meta, Targets
 class Item(NamedTuple):
     """One picture, ready for the network."""
 
-    image: Tensor  # [3, H, W] uint8, RGB
+    image: Tensor  # [3, H, W] RGB, uint8 or float32, 0 to 1
     boxes: Tensor  # [T, 4] float32, x1 y1 x2 y2 in pixels of the canvas
     labels: Tensor  # [T] int64
     meta: Meta | None  # None for an augmented picture: nothing can be scored in its own pixels
@@ -51,5 +51,10 @@ def coloured(batch: Batch) -> Batch:
 
 
 def to_float(images: Tensor) -> Tensor:
-    """uint8 ``[N, 3, H, W]``, 0 to 255, to float32, 0 to 1."""
+    """uint8 ``[N, 3, H, W]``, 0 to 255, to float32, 0 to 1; what is float already stays."""
     return images.float() / 255 if images.dtype == torch.uint8 else images
+
+
+def to_bytes(images: Tensor) -> Tensor:
+    """The inverse of :func:`to_float`, rounded; what is uint8 already stays."""
+    return images if images.dtype == torch.uint8 else (images * 255).round().to(torch.uint8)

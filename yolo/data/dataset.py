@@ -11,9 +11,10 @@ from torch.utils.data import Dataset
 from yolo.data.augment import Augment
 from yolo.data.batch import Item
 from yolo.data.geometry import Sample
-from yolo.data.preprocess import Preprocess, place
+from yolo.data.image import load_image
+from yolo.data.preprocess import Canvas, Preprocess, place
 from yolo.data.store import ImageStore, load_working, one_opencv_thread
-from yolo.types import Meta, Placement, Record
+from yolo.types import Meta, Record
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ class DetectionDataset(Dataset[Item]):
         augment: None gives every picture as it is, with what it takes to score it in its own pixels.
         seed: Of the augmentation.
         use_difficult: Whether objects marked difficult are targets; the published VOC models leave them out.
-        store: Decoded pictures, where they are kept.
+        store: Decoded pictures, where they are kept; not used where a canvas is no bytes and nothing is
+            augmented, since kept pictures are bytes.
     """
 
     def __init__(
@@ -117,16 +119,18 @@ class DetectionDataset(Dataset[Item]):
 
     def _plain(self, index: int) -> Item:
         record = self.records[index]
-        image, (height, width) = self._working(index)
-        placement: Placement = self.preprocess.placement(height, width)
-        canvas = self.preprocess.pad(self.preprocess.shrink_to(image, height, width))
+        canvas: Canvas
+        if self.preprocess.in_floats:
+            canvas, placement = self.preprocess(load_image(record.path, self.preprocess.rounding))
+        else:
+            image, (height, width) = self._working(index)
+            placement = self.preprocess.placement(height, width)
+            canvas = self.preprocess.pad(self.preprocess.shrink_to(image, height, width))
         boxes, labels = self._targets(record)
         return _item(canvas, place(boxes, placement), labels, Meta(record, placement))
 
 
-def _item(
-    image: NDArray[np.uint8], boxes: NDArray[np.float32], labels: NDArray[np.int64], meta: Meta | None
-) -> Item:
+def _item(image: Canvas, boxes: NDArray[np.float32], labels: NDArray[np.int64], meta: Meta | None) -> Item:
     if not image.flags.writeable or not image.flags.c_contiguous:
         image = image.copy()
     return Item(

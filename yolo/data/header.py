@@ -26,13 +26,18 @@ class Header(NamedTuple):
 def parse(data: bytes) -> Header | None:
     """Read the header of a JPEG or PNG file; None for other formats and for what is damaged or incomplete."""
     try:
-        if data.startswith(b"\xff\xd8"):
+        if is_jpeg(data):
             return _jpeg(data)
         if data.startswith(_PNG):
             return _png(data)
     except (struct.error, IndexError):
         return None
     return None
+
+
+def is_jpeg(data: bytes) -> bool:
+    """Whether a file begins as a JPEG file does."""
+    return data.startswith(b"\xff\xd8")
 
 
 def ends_properly(data: bytes) -> bool:

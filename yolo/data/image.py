@@ -4,13 +4,15 @@ Rules that the file formats leave open:
 
 * transparency is ignored: the colour that the file stores under it is taken (as Darknet's loader does);
 * 16-bit samples keep their high byte;
-* a file with several frames gives its first.
+* a file with several frames gives its first;
+* JPEG pixels are libjpeg's, or with ``rounding="stb"`` those of stb_image (:mod:`yolo.data.stb`), where the file
+  is plain: whole, 8 bits, gray or YCbCr. What can be read and what is refused does not depend on it.
 """
 
 import io
 import struct
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import cv2
 import numpy as np
@@ -18,7 +20,9 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from yolo.data import header
+from yolo.data.stb import decode_stb
 
+Rounding = Literal["libjpeg", "stb"]
 MAX_PIXELS = 1 << 27  # 134 million: 16 times a 4K frame. Anything above is taken for a decompression bomb
 
 _PLAIN = ("L", "RGB", "RGBA", "LA", "P", "1", "PA", "La", "CMYK", "YCbCr", "HSV", "RGBX")
@@ -39,11 +43,12 @@ class ImageInfo(NamedTuple):
         return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
 
-def load_image(path: str | Path) -> NDArray[np.uint8]:
+def load_image(path: str | Path, rounding: Rounding = "libjpeg") -> NDArray[np.uint8]:
     """Decode a picture as it is meant to be seen.
 
     Args:
         path: JPEG, PNG, WebP, BMP, TIFF, GIF, PNM: whatever Pillow reads.
+        rounding: Whose arithmetic JPEG files are decoded with.
 
     Returns:
         ``[H, W, 3]`` uint8, RGB, with the EXIF turn applied.
@@ -52,10 +57,12 @@ def load_image(path: str | Path) -> NDArray[np.uint8]:
         FileNotFoundError: There is no such file.
         ValueError: The file is damaged, cut short, not a picture, or larger than ``MAX_PIXELS``.
     """
-    return decode_image(Path(path).read_bytes(), path)
+    return decode_image(Path(path).read_bytes(), path, rounding)
 
 
-def decode_image(data: bytes, name: str | Path = "picture") -> NDArray[np.uint8]:
+def decode_image(
+    data: bytes, name: str | Path = "picture", rounding: Rounding = "libjpeg"
+) -> NDArray[np.uint8]:
     """:func:`load_image` for a file that is in memory already; errors call it ``name``.
 
     Raises:
@@ -67,7 +74,8 @@ def decode_image(data: bytes, name: str | Path = "picture") -> NDArray[np.uint8]
         if info.plain and header.ends_properly(data):
             image = _decode_fast(data)
             if image is not None and image.shape[:2] == (info.height, info.width):
-                return turn(image, info.orientation)
+                exact = decode_stb(data) if rounding == "stb" and header.is_jpeg(data) else None
+                return turn(image if exact is None else exact, info.orientation)
     return _decode_any(name, data)
 
 

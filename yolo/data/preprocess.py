@@ -9,10 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from yolo.data.image import Rounding
 from yolo.types import Placement
 
 Resize = Literal["letterbox", "stretch", "cover"]
 Interpolation = Literal["linear", "darknet"]
+Canvas = NDArray[np.uint8] | NDArray[np.float32]
+Pixels = TypeVar("Pixels", NDArray[np.uint8], NDArray[np.float32])
 Boxes = TypeVar("Boxes", Tensor, NDArray[np.float32], NDArray[np.float64])
 
 
@@ -26,8 +29,11 @@ class Preprocess:
             ``letterbox_image`` computes them); ``stretch`` fills the canvas; ``cover`` keeps the aspect, fills
             the canvas and cuts what stands over on both sides (classifiers: Darknet's ``resize_min``).
         pad_value: Grey of the padding, 0 to 255; Darknet's is one half.
-        interpolation: ``linear`` is OpenCV's ``INTER_LINEAR``; ``darknet`` is bilinear with the corner pixels
-            aligned (``image.c:resize_image``), for weights trained there.
+        interpolation: ``linear`` is OpenCV's ``INTER_LINEAR``, in bytes. ``darknet``, for weights trained there:
+            what is scored or predicted with a PyTorch network gets exactly the numbers that Darknet computes,
+            from JPEG files decoded with its arithmetic (:attr:`rounding`) by bilinear resizing with the corner
+            pixels aligned (``image.c:resize_image``) that is not rounded to bytes. Training, which varies the
+            pixels anyway, and exported files, which are fed bytes, get the same resizing, rounded.
     """
 
     size: tuple[int, int] = (416, 416)
@@ -49,11 +55,28 @@ class Preprocess:
         if not 0 <= self.pad_value <= 255:
             raise ValueError(f"pad_value must be 0 to 255, got {self.pad_value}")
 
-    def __call__(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Placement]:
-        """``[H, W, 3]`` RGB to the canvas, and how to get back."""
+    @property
+    def in_floats(self) -> bool:
+        """Whether a canvas has numbers that are no bytes."""
+        return self.interpolation == "darknet"
+
+    @property
+    def rounding(self) -> Rounding:
+        """Whose arithmetic JPEG files are to be decoded with."""
+        return "stb" if self.interpolation == "darknet" else "libjpeg"
+
+    def __call__(self, image: NDArray[np.uint8]) -> tuple[Canvas, Placement]:
+        """``[H, W, 3]`` RGB to the canvas, uint8 or (``in_floats``) float32, 0 to 1; and how to get back."""
+        if not self.in_floats:
+            return self.in_bytes(image)
         height, width = image.shape[:2]
-        placement = self.placement(height, width)
-        return self.pad(self.shrink_to(image, height, width)), placement
+        inner = resize_aligned(image.astype(np.float32) / np.float32(255), *self.inner_size(height, width))
+        return self.pad(inner), self.placement(height, width)
+
+    def in_bytes(self, image: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Placement]:
+        """The same, always uint8."""
+        height, width = image.shape[:2]
+        return self.pad(self.shrink_to(image, height, width)), self.placement(height, width)
 
     def inner_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width that a picture has on the canvas, without the padding."""
@@ -78,7 +101,7 @@ class Preprocess:
         return Placement(cols / width, rows / height, pad_x, pad_y, width, height)
 
     def shrink_to(self, image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-        """Resize to the size that a picture of ``height`` and ``width`` has on the canvas."""
+        """Resize to the size that a picture of ``height`` and ``width`` has on the canvas, in bytes."""
         rows, cols = self.inner_size(height, width)
         if image.shape[:2] == (rows, cols):
             return image
@@ -86,10 +109,11 @@ class Preprocess:
             return cv2.resize(image, (cols, rows), interpolation=cv2.INTER_LINEAR)
         return np.rint(resize_aligned(image.astype(np.float32), rows, cols)).astype(np.uint8)
 
-    def pad(self, inner: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    def pad(self, inner: Pixels) -> Pixels:
         """Centre a picture on the canvas; the odd pixel goes to the right and to the bottom.
 
         Where it is larger than the canvas the same is cut off, the odd pixel at the right and at the bottom.
+        Between 0 and 1 the grey of 128 is one half, as in Darknet.
         """
         rows, cols = inner.shape[:2]
         if rows > self.size[0] or cols > self.size[1]:
@@ -99,7 +123,12 @@ class Preprocess:
         if not below and not beside:
             return inner
         top, left = below // 2, beside // 2
-        value = (self.pad_value,) * 3
+        grey = (
+            self.pad_value
+            if inner.dtype == np.uint8
+            else self.pad_value / (256 if self.pad_value == 128 else 255)
+        )
+        value = (grey,) * 3
         return cv2.copyMakeBorder(
             inner, top, below - top, left, beside - left, cv2.BORDER_CONSTANT, value=value
         )
@@ -149,7 +178,10 @@ def _vectors(boxes: Boxes, placement: Placement) -> tuple[Boxes, Boxes]:
 
 
 def resize_aligned(image: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
-    """Bilinear with the corner pixels aligned, columns first (Darknet ``image.c:resize_image``).
+    """Bilinear with the corner pixels aligned, columns first, exactly as Darknet (``image.c:resize_image``).
+
+    So is its slip: the last row gets the share of one row alone. Where float32 puts it a hair above the last row
+    of the picture (in one height of twenty), that share is nearly nothing and the row comes out black.
 
     Args:
         image: ``[H, W, C]`` float32.
@@ -165,10 +197,12 @@ def _interpolate(image: NDArray[np.float32], count: int, axis: int) -> NDArray[n
     step = np.float32(have - 1) / np.float32(max(count - 1, 1))
     at = np.arange(count, dtype=np.float32) * step
     low = np.minimum(at.astype(np.int64), have - 1)
-    fraction = (at - low).astype(np.float32)
-    low[-1], fraction[-1] = have - 1, 0.0  # the last one is the last pixel, whatever rounding says
+    after = (at - low).astype(np.float32)
+    before = 1 - after
+    if axis == 1:
+        low[-1], before[-1] = have - 1, 1.0
+    after[-1] = 0.0
     high = np.minimum(low + 1, have - 1)
     shape = [1, 1, 1]
     shape[axis] = count
-    weight = fraction.reshape(shape)
-    return (1 - weight) * image.take(low, axis) + weight * image.take(high, axis)
+    return before.reshape(shape) * image.take(low, axis) + after.reshape(shape) * image.take(high, axis)

@@ -39,7 +39,7 @@ def one_opencv_thread() -> None:
 def load_working(path: str, preprocess: Preprocess) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     """Decode a picture, shrunk to its size on the canvas if it is larger; and its own height and width.
 
-    Training sees exactly the pixels that :class:`Preprocess` makes, kept or not.
+    Training sees exactly the pixels that :meth:`Preprocess.in_bytes` makes, kept or not.
     """
     image = load_image(path)
     height, width = image.shape[:2]
@@ -56,7 +56,7 @@ def working_size(preprocess: Preprocess, height: int, width: int) -> tuple[int, 
 
 
 class ImageStore:
-    """Every picture of a data set, decoded once, at its working size.
+    """Every picture of a data set, decoded once, at its working size, for training or for scoring from bytes.
 
     The pixels lie in one mapped file: a nameless one in memory (``ram``) or one in a folder that the next run
     finds again (``disk``). Workers share it, whatever way they are started.

@@ -56,7 +56,7 @@ def load_images(paths: Sequence[str | Path], count: int | None = None) -> Iterat
 
 def prepare(images: Sequence[Image], preprocess: Preprocess) -> Tensor:
     """``[N, 3, H, W]`` uint8."""
-    canvases = np.stack([preprocess(image)[0] for image in images])
+    canvases = np.stack([preprocess.in_bytes(image)[0] for image in images])
     return torch.from_numpy(canvases).permute(0, 3, 1, 2).contiguous()
 
 

@@ -181,8 +181,7 @@ class TensorRTRuntime(Runtime):
     def upload(self, images: Tensor) -> Tensor:
         self.check(images)
         slot = self._slot(tuple(images.shape))
-        if self.input_type == "float32":
-            images = images.to(torch.float32) / 255.0
+        images = self.fed(images)
         with torch.cuda.stream(self.stream):
             if images.device.type == "cpu":
                 images = slot.host.copy_(images)

@@ -39,7 +39,8 @@ class _Prepared(nn.Module):
         self.channels_last = channels_last
 
     def forward(self, images: Tensor) -> list[Tensor]:
-        x = images.to(self.dtype) / 255.0
+        x = images.to(self.dtype)
+        x = x / 255.0 if images.dtype == torch.uint8 else x
         if self.channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         return list(self.detector(x))
@@ -114,6 +115,7 @@ class TorchRuntime(Runtime):
         self.check(images)
         if self.mode != "graph":
             return images.to(self.device, non_blocking=True)
+        images = self.fed(images)
         captured = self._graphs.get(tuple(images.shape))
         if captured is None:
             captured = self._graphs[tuple(images.shape)] = self._capture(images)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from yolo.data.batch import to_bytes, to_float
 from yolo.data.preprocess import Preprocess
 from yolo.deploy.graph import InputType, Suppression
 from yolo.ops import nms
@@ -129,7 +130,8 @@ class Runtime(ABC):
         """Detect in a batch.
 
         Args:
-            images: ``[N, 3, H, W]`` uint8, RGB, prepared by ``preprocess``; on any device.
+            images: ``[N, 3, H, W]`` RGB, prepared by ``preprocess``: uint8, or float32 from 0 to 1 where that
+                gives floats; on any device.
 
         Returns:
             Boxes in pixels of ``images``, on ``device``.
@@ -141,8 +143,10 @@ class Runtime(ABC):
 
     def check(self, images: Tensor) -> None:
         """Raise ValueError unless ``images`` can be run."""
-        if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] != 3:
-            raise ValueError(f"images must be [N, 3, H, W] uint8, got {list(images.shape)} {images.dtype}")
+        kinds = [torch.uint8, torch.float32] if self.preprocess.in_floats else [torch.uint8]
+        if images.dtype not in kinds or images.dim() != 4 or images.shape[1] != 3:
+            wanted = " or ".join(str(kind).removeprefix("torch.") for kind in kinds)
+            raise ValueError(f"images must be [N, 3, H, W] {wanted}, got {list(images.shape)} {images.dtype}")
         if not self.limits.take(images.shape):
             n, _, height, width = images.shape
             raise ValueError(
@@ -152,8 +156,11 @@ class Runtime(ABC):
     def upload(self, images: Tensor) -> Tensor:
         """Bring ``images`` to the device, in the type that the network is fed."""
         self.check(images)
-        images = images.to(self.device, non_blocking=True)
-        return images if self.input_type == "uint8" else images.to(torch.float32) / 255.0
+        return self.fed(images.to(self.device, non_blocking=True))
+
+    def fed(self, images: Tensor) -> Tensor:
+        """``images`` in the type that the network is fed; floats are rounded for one that is fed bytes."""
+        return to_bytes(images) if self.input_type == "uint8" else to_float(images)
 
     def check_fed(self, images: Tensor) -> None:
         """Raise ValueError unless ``images`` are of the type that the network is fed."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from yolo.data import Augment, DetectionDataset, Preprocess, collate, coloured
+from yolo.data import Augment, DetectionDataset, Preprocess, collate, coloured, to_bytes
 from yolo.report import draw, write_image
 from yolo.types import Record
 
@@ -58,5 +58,5 @@ def _panel(
     dataset: DetectionDataset, index: int, classes: Sequence[str]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     batch = coloured(collate([dataset[index]]))
-    image = np.ascontiguousarray(batch.images[0].permute(1, 2, 0).numpy())
+    image = np.ascontiguousarray(to_bytes(batch.images[0]).permute(1, 2, 0).numpy())
     return draw(image, batch.targets.boxes.numpy(), batch.targets.labels.numpy(), classes)

@@ -1,10 +1,11 @@
-"""Operators: box maths, decoding, detection, suppression, colour, and batch norm with activation for training."""
+"""Operators: boxes, decoding, detection, suppression, colour, batch norm with activation for training, JPEG data."""
 
 from yolo.ops.colour import vary_colour
 from yolo.ops.decode import decode
 from yolo.ops.detect import detect
 from yolo.ops.heads import Anchors, HeadSpec
+from yolo.ops.jpeg import jpeg_scan
 from yolo.ops.nms import nms
 from yolo.ops.norm import batch_norm_act
 
-__all__ = ["Anchors", "HeadSpec", "batch_norm_act", "decode", "detect", "nms", "vary_colour"]
+__all__ = ["Anchors", "HeadSpec", "batch_norm_act", "decode", "detect", "jpeg_scan", "nms", "vary_colour"]

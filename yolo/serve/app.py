@@ -250,7 +250,7 @@ class _Service:
         except ValueError as error:
             raise HTTPException(400, " ".join(str(error).split())) from error
         decoded = time.perf_counter()
-        canvas, placement = self.runtime.preprocess(image)
+        canvas, placement = self.runtime.preprocess.in_bytes(image)
         times = {"decode": (decoded - began) * 1e3, "preprocess": (time.perf_counter() - decoded) * 1e3}
         return Job(canvas, placement, score, rule), times
 

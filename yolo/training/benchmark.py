@@ -16,7 +16,7 @@ from rich.table import Table
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from yolo.data import collate
+from yolo.data import collate, to_float
 from yolo.data.batch import Item
 from yolo.models import flops
 from yolo.training.datamodule import DetectionData
@@ -198,7 +198,7 @@ def _parts(module: DetectionModule, batch: Batch, runs: int) -> dict[str, float]
     dtype = torch.float16 if device.type == "cuda" else torch.bfloat16
     module.train()
     spent = dict.fromkeys(("forward", "loss", "backward"), 0.0)
-    images = (batch.images.float() / 255).contiguous(memory_format=torch.channels_last)
+    images = to_float(batch.images).contiguous(memory_format=torch.channels_last)
     size = (images.shape[2], images.shape[3])
     for run in range(runs + 2):
         marks = [_now(device)]

@@ -141,12 +141,13 @@ class DetectionData(pl.LightningDataModule):
         """The data set of a split; only ``train`` is augmented."""
         if split not in self._datasets:
             records = self.annotated(split).records
+            augment = self.augment if split == "train" else None
+            useless = self.preprocess.in_floats and (augment is None or not augment.active)
             store = (
                 None
-                if self.cache == "none"
+                if self.cache == "none" or useless
                 else ImageStore(records, self.preprocess, self.cache, self.cache_dir)
             )
-            augment = self.augment if split == "train" else None
             self._datasets[split] = DetectionDataset(
                 records, self.preprocess, augment, self.seed, store=store
             )

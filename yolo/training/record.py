@@ -6,6 +6,7 @@ import numpy as np
 import pytorch_lightning as pl
 from numpy.typing import NDArray
 
+from yolo.data import to_bytes
 from yolo.metrics.pictures import Picture, distinct
 from yolo.report.draw import draw, enlarged
 from yolo.report.page import never_fatal
@@ -66,7 +67,7 @@ def draw_batch(batch: Batch, classes: list[str]) -> NDArray[np.uint8]:
         batch: As the training step gets it.
         classes: Names.
     """
-    images = batch.images[:SHOWN].permute(0, 2, 3, 1).cpu().numpy()
+    images = to_bytes(batch.images[:SHOWN]).permute(0, 2, 3, 1).cpu().numpy()
     boxes, labels, of = (values.cpu().numpy() for values in batch.targets)
     tiles = []
     for index, image in enumerate(images):
