@@ -153,6 +153,24 @@ def test_damaged_files_are_read_or_refused_as_ever(data: bytes, draw: st.DataObj
     assert outcome(bytes(broken[:cut]), "stb") == outcome(bytes(broken[:cut]), "libjpeg")
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b"\xff\xda\x00\x0c\x03\x01", b"\xff\xda\x00\x0c\x03\x09"),  # a component that is not there
+        (b"\xff\xda\x00\x0c\x03\x01\x00", b"\xff\xda\x00\x0c\x03\x01\x02"),  # a table that is not there
+        (b"\xff\xda\x00\x0c\x03\x01\x00\x02", b"\xff\xda\x00\x0c\x03\x01\x00\x01"),  # one twice
+        (b"\xff\xdb\x00\x43\x00", b"\xff\xfe\x00\x43\x00"),  # no divisors
+        (b"\xff\xc0", b"\xff\xc3"),  # lossless
+        (b"\xff\xd9", b""),  # no end
+    ],
+)
+def test_a_header_that_does_not_fit_is_left_alone(old: bytes, new: bytes) -> None:
+    data = encoded(blobs(24, 40), subsampling=0)
+    assert data.count(old) == 1
+    assert read_jpeg(data) is not None
+    assert read_jpeg(data.replace(old, new)) is None
+
+
 def test_a_file_of_endless_scans_is_left_alone() -> None:
     data = encoded(blobs(24, 40), progressive=True)
     last = data.rindex(b"\xff\xda")

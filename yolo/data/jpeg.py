@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from yolo.ops import jpeg_scan
 
 ZIGZAG = np.array(sorted(range(64), key=lambda at: (s := sum(divmod(at, 8)), at // 8 if s % 2 else at % 8)))
+DOUBT = "not a plain JPEG file, or damaged"
 MOST_SCANS = 100  # progressive encoders write about ten; more only cost time
 
 _NEXT_MARKER = re.compile(rb"\xff+[^\x00\xff\xd0-\xd7]")
@@ -42,7 +43,7 @@ class Coefficients(NamedTuple):
 
 
 class _Component(NamedTuple):
-    identity: int
+    number: int  # 0, 1, 2
     across: int  # samples in a unit
     down: int
     table: int  # of divisors
@@ -73,8 +74,9 @@ class _Reader:
         self.data = data
         self.divisors: dict[int, NDArray[np.int32]] = {}
         self.codes: dict[int, NDArray[np.int16]] = {}  # by class * 16 + number
-        self.components: list[_Component] = []
+        self.components: dict[int, _Component] = {}  # by the number that the file gives them
         self.height = self.width = self.interval = 0
+        self.unit = self.units = (0, 0)  # height and width of a unit in pixels, of the picture in units
         self.progressive = False
         self.coefficients = np.empty((0, 64), np.int16)
         self.scanned: set[int] = set()
@@ -94,11 +96,11 @@ class _Reader:
             if kind == 0xDA:
                 scans += 1
                 _want(scans <= MOST_SCANS)
-                end = _NEXT_MARKER.search(self.data, at)
-                _want(end is not None)
-                assert end is not None
-                self._scan(body, self.data[at : end.start()])
-                at = end.start()
+                marker = _NEXT_MARKER.search(self.data, at)
+                if marker is None:
+                    raise ValueError(DOUBT)
+                self._scan(body, self.data[at : marker.start()])
+                at = marker.start()
             else:
                 self._segment(kind, body)
 
@@ -133,7 +135,8 @@ class _Reader:
         start = 0
         for identity, wide, high, table in parts:
             rows, columns = self.units[0] * high, self.units[1] * wide
-            self.components.append(_Component(identity, wide, high, table, rows, columns, start))
+            number = len(self.components)
+            self.components[identity] = _Component(number, wide, high, table, rows, columns, start)
             start += rows * columns
         self.coefficients = np.zeros((start, 64), np.int16)
 
@@ -155,8 +158,8 @@ class _Reader:
     def _scan(self, body: bytes, data: bytes) -> None:
         count = body[0]
         _want(len(body) == 4 + 2 * count and count >= 1)
-        chosen = [(self._component(body[at]), *divmod(body[at + 1], 16)) for at in range(1, 1 + 2 * count, 2)]
-        _want(len({one[0].start for one in chosen}) == count)
+        chosen = [(self.components[body[at]], *divmod(body[at + 1], 16)) for at in range(1, 1 + 2 * count, 2)]
+        _want(len({one[0].number for one in chosen}) == count)
         first, last, (high, low) = body[-3], body[-2], divmod(body[-1], 16)
         if not self.progressive:
             _want((first, last, high, low) == (0, 63, 0, 0))
@@ -173,7 +176,7 @@ class _Reader:
                 rows[1] = len(tables)
                 tables.append(self.codes[16 + ac])
             orders.append(self._order(component, alone=count == 1))
-            slots += [[self.components.index(component), *rows]] * orders[-1].shape[1]
+            slots += [[component.number, *rows]] * orders[-1].shape[1]
         order = np.concatenate(orders, axis=1)
         stretches = self._stretches(data, len(order))
         jpeg_scan(
@@ -187,10 +190,7 @@ class _Reader:
             (high, low),
             self.progressive,
         )
-        self.scanned |= {component.start for component, _, _ in chosen} if first == 0 else set()
-
-    def _component(self, identity: int) -> _Component:
-        return next(one for one in self.components if one.identity == identity)
+        self.scanned |= {component.number for component, _, _ in chosen} if first == 0 else set()
 
     def _order(self, component: _Component, alone: bool) -> NDArray[np.int64]:
         """Its blocks in every unit: one a unit where a scan has no other component, and none that only fills."""
@@ -216,9 +216,9 @@ class _Reader:
         return parts, cuts
 
     def _result(self) -> Coefficients:
-        _want(self.components != [] and self.scanned == {one.start for one in self.components})
+        _want(len(self.components) > 0 and len(self.scanned) == len(self.components))
         planes = []
-        for one in self.components:
+        for one in self.components.values():
             blocks = self.coefficients[one.start : one.start + one.rows * one.columns]
             planes.append(
                 Plane(
@@ -233,7 +233,7 @@ class _Reader:
 
 def _want(fine: bool) -> None:
     if not fine:
-        raise ValueError("not a plain JPEG file, or damaged")
+        raise ValueError(DOUBT)
 
 
 def _lookup(counts: bytes, symbols: bytes) -> NDArray[np.int16]:

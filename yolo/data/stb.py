@@ -95,9 +95,12 @@ def upsample(small: NDArray[np.uint8], plane: Plane) -> NDArray[np.uint8]:
         case 2, 1:
             return ((_between_rows(small) + 2) >> 2).astype(np.uint8)
         case 1, 2:
-            return _across_alone(small.astype(np.int32))
+            out = _across(small.astype(np.int32), 2)
+            if small.shape[1] > 1:  # in stb_image the last pixel but one leans to the left
+                out[:, -2] = _across(small[:, -2:].astype(np.int32), 2)[:, 1]
+            return out
         case 2, 2:
-            return _across(_between_rows(small))
+            return _across(_between_rows(small), 4)
         case down, across:
             return small.repeat(down, axis=0).repeat(across, axis=1)
 
@@ -113,24 +116,15 @@ def _between_rows(small: NDArray[np.uint8]) -> Samples:
     return out
 
 
-def _across(rows: Samples) -> NDArray[np.uint8]:
-    """The same across, of rows that are four times too large; the outermost samples have no neighbour."""
-    out = np.empty((rows.shape[0], rows.shape[1] * 2), np.int32)
-    out[:, 1:-1:2] = (3 * rows[:, :-1] + rows[:, 1:] + 8) >> 4
-    out[:, 2::2] = (3 * rows[:, 1:] + rows[:, :-1] + 8) >> 4
-    out[:, 0], out[:, -1] = (rows[:, 0] + 2) >> 2, (rows[:, -1] + 2) >> 2
-    return out.astype(np.uint8)
-
-
-def _across_alone(rows: Samples) -> NDArray[np.uint8]:
-    """Across only. The last pixel but one leans to its left neighbour: so it is in stb_image."""
-    out = np.empty((rows.shape[0], rows.shape[1] * 2), np.int32)
-    out[:, 1:-1:2] = (3 * rows[:, :-1] + rows[:, 1:] + 2) >> 2
-    out[:, 2::2] = (3 * rows[:, 1:] + rows[:, :-1] + 2) >> 2
-    out[:, 0], out[:, -1] = rows[:, 0], rows[:, -1]
-    if rows.shape[1] > 1:
-        out[:, -2] = (3 * rows[:, -2] + rows[:, -1] + 2) >> 2
-    return out.astype(np.uint8)
+def _across(rows: Samples, bits: int) -> NDArray[np.uint8]:
+    """``[H, 2 * W]``: the same across, then without the last ``bits``; the outermost samples have one neighbour."""
+    half, half_outside = 1 << (bits - 1), (1 << (bits - 2)) // 2
+    out = np.empty((rows.shape[0], rows.shape[1] * 2), np.uint8)
+    out[:, 1:-1:2] = (3 * rows[:, :-1] + rows[:, 1:] + half) >> bits
+    out[:, 2::2] = (3 * rows[:, 1:] + rows[:, :-1] + half) >> bits
+    out[:, 0] = (rows[:, 0] + half_outside) >> (bits - 2)
+    out[:, -1] = (rows[:, -1] + half_outside) >> (bits - 2)
+    return out
 
 
 def _rgb(y: Samples, blue: Samples, red: Samples) -> Samples:
