@@ -173,10 +173,15 @@ def test_a_recorded_graph_sees_new_pictures(precision: str) -> None:
     assert all(torch.equal(a, b) for a, b in zip(before, kept, strict=True))
     for images in (first, second, pictures(1, 48, 80)):
         got, want = graph.download(graph(images)), eager.download(eager(images))
-        tolerance = 1e-2 if precision == "fp32" else 2.0
-        assert abs(int(got.count.sum()) - int(want.count.sum())) <= (0 if precision == "fp32" else 4)
-        if torch.equal(got.count, want.count) and torch.equal(got.labels, want.labels):
-            torch.testing.assert_close(got.boxes, want.boxes, rtol=0, atol=tolerance)
+        if precision == "fp32":
+            assert torch.equal(got.count, want.count)
+            torch.testing.assert_close(got.boxes, want.boxes, rtol=0, atol=1e-2)
+            continue
+        for image in range(len(images)):  # scores that differ in their last bits can stand in another order
+            ours, theirs = (found.boxes[image, : found.count[image]] for found in (got, want))
+            nearest = (ours[:, None] - theirs).abs().amax(dim=-1).amin(dim=1)
+            assert abs(len(ours) - len(theirs)) <= 2
+            assert (nearest > 2.0).sum() <= 2  # pixels; a box at the threshold can be missing
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from yolo.checkpoint import Model
 from yolo.deploy.graph import Suppression, suppress
-from yolo.deploy.precision import folded
+from yolo.deploy.precision import fill_channels, folded
 from yolo.deploy.runtime import ANY, Limits, Runtime
 from yolo.ops import decode, detect
 from yolo.ops.library import has_kernel
@@ -18,12 +18,13 @@ from yolo.types import Detections
 Mode = Literal["eager", "compiled", "graph"]
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# Measure Triton's kernels against cuDNN's, those for 1x1 convolutions as matrix products: bias, activation
-# and residual then need no kernel of their own. Without CUDA graphs: suppression has to be inside ours.
+# Triton's matrix products for the 1x1 convolutions: bias, activation and residual then need no kernel of their own.
+# Its other convolutions take twice as long as cuDNN's, and minutes to measure. Without CUDA graphs: suppression has
+# to be inside ours.
 AUTOTUNE: dict[str, str | int | bool | Callable[..., Any]] = {
-    "max_autotune": True,
+    "max_autotune_gemm": True,
     "conv_1x1_as_mm": True,
-    "coordinate_descent_tuning": True,
+    "max_autotune_conv_backends": "ATEN",
     "triton.cudagraphs": False,
 }
 WARM_UP = 3  # runs before a capture: libraries allocate and choose their kernels in the first ones
@@ -62,7 +63,7 @@ class TorchRuntime(Runtime):
         precision: Of the network; decoding and suppression are always float32.
         mode: ``compiled`` by torch.compile once per input shape; ``graph`` also records network and
             suppression in one CUDA graph per shape.
-        autotune: Let the compiler measure kernels for the shapes at hand: minutes once, faster ever after.
+        autotune: Let the compiler measure kernels for the shapes at hand: a minute or two once, faster ever after.
     """
 
     def __init__(
@@ -99,6 +100,8 @@ class TorchRuntime(Runtime):
         channels_last = device.type == "cuda"
         detector = detector.to(device, DTYPES[precision])
         if channels_last:
+            if precision != "fp32":
+                fill_channels(detector)
             detector = detector.to(memory_format=torch.channels_last)
         self._network: Callable[[Tensor], list[Tensor]] = _Prepared(
             detector, DTYPES[precision], channels_last

@@ -156,16 +156,21 @@ def _normalize(x: Tensor, bandwidth: float, runs: int) -> Iterator[Row]:
     grad, inputs = torch.randn_like(x), (x, norm.weight, norm.bias)
     tables = norm.weight, norm.bias, norm.running_mean, norm.running_var
 
-    def timed(forward: Callable[[], Tensor]) -> float:
-        return median_ms(lambda: torch.autograd.grad(forward(), inputs, grad), "cuda", runs)
+    def timed(forward: Callable[[], Tensor]) -> tuple[float, float]:
+        def both() -> object:
+            return torch.autograd.grad(forward(), inputs, grad)
+
+        return median_ms(both, "cuda", runs), replay_ms(both, runs)
 
     took = {"reference": timed(lambda: act(norm(x)))}
     if has_kernel("batch_norm_act", "cuda"):
         took["compiled"] = timed(lambda: batch_norm_act(x, *tables, act="leaky", slope=0.1))
-    for way, ms in took.items():
-        share = 8 * x.nbytes / ms / bandwidth  # x twice, forward and backward, the gradient twice; y and dx
+    for way, (ms, replay) in took.items():
+        share = (
+            8 * x.nbytes / replay / bandwidth
+        )  # x twice, forward and backward, the gradient twice; y and dx
         name = f"norm + leaky 64 x {channels} x {side} x {side}, {str(x.dtype)[6:]}"
-        yield Row(name, way, ms, None, f"{share:.0%} of the copy bandwidth")
+        yield Row(name, way, ms, replay, f"{share:.0%} of the copy bandwidth")
 
 
 def _detection(scene: Scene, device: str, runs: int) -> Iterator[Row]:
