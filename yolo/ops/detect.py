@@ -8,7 +8,7 @@ from torch import Tensor
 from yolo.ops.decode import decode_boxes_reference
 from yolo.ops.heads import HeadSpec
 from yolo.ops.layout import check_heads, check_limits, pack, unpack
-from yolo.ops.library import register, register_without_gradient
+from yolo.ops.library import below_autograd, register, register_without_gradient
 from yolo.ops.nms import empty_result, greedy
 from yolo.types import Detections
 
@@ -48,7 +48,8 @@ def detect(
     layout, numbers = pack(tuple(specs))
     if logits[0].dtype == torch.float64:  # kernels compute in float32
         return Detections(*detect_reference(logits, layout, numbers, *options))
-    return Detections(*torch.ops.yolo.detect.default(list(logits), layout, numbers, *options))
+    with below_autograd(*logits):
+        return Detections(*torch.ops.yolo.detect.default(list(logits), layout, numbers, *options))
 
 
 def detect_reference(

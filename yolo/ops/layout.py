@@ -96,8 +96,9 @@ def check_heads(logits: Sequence[Tensor], specs: Sequence[HeadSpec]) -> None:
         raise ValueError(f"at most {MAX_HEADS} heads are decoded together, got {len(specs)}")
     first = logits[0]
     for index, (x, spec) in enumerate(zip(logits, specs, strict=True)):
-        wanted = f"[N, {spec.channels}]" if spec.kind == "grid" else f"[N, {spec.channels}, H, W]"
-        if x.dim() != (2 if spec.kind == "grid" else 4) or x.shape[1] != spec.channels:
+        channels = spec.channels
+        if x.dim() != (2 if spec.kind == "grid" else 4) or x.shape[1] != channels:
+            wanted = f"[N, {channels}]" if spec.kind == "grid" else f"[N, {channels}, H, W]"
             raise ValueError(
                 f"head {index} ({spec.kind}, {spec.num_anchors} boxes a cell, {spec.num_classes} classes) "
                 f"must put out {wanted}, got {list(x.shape)}"

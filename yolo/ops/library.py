@@ -7,7 +7,7 @@ precision as it comes and compute in float32, so casting their inputs first woul
 
 import importlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NoReturn
 
 import torch
@@ -50,11 +50,13 @@ def register_without_gradient(name: str, instead: str) -> None:
     torch.library.register_autograd(f"yolo::{name}", backward, setup_context=mark, lib=library)
 
 
-def below_autograd() -> AbstractContextManager[None]:
-    """Calls in here go to the kernels at once: for the inside of a ``torch.autograd.Function``.
+def below_autograd(*inputs: Tensor) -> AbstractContextManager[None]:
+    """Calls in here go to the kernels at once, unless one of ``inputs`` wants a gradient or a compiler looks on.
 
-    Without it every call passes through autograd's Python rule, which takes longer than all else about it.
+    Otherwise every call passes through autograd's Python rule, which takes longer than all else about it.
     """
+    if torch.compiler.is_compiling() or (torch.is_grad_enabled() and any(x.requires_grad for x in inputs)):
+        return nullcontext()
     return torch._C._AutoDispatchBelowAutograd()
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from yolo.ops.layout import DTYPES, check_limits
-from yolo.ops.library import register, register_without_gradient
+from yolo.ops.library import below_autograd, register, register_without_gradient
 from yolo.types import Detections
 
 CHUNK = 256  # candidates compared at a time; bounds the memory of a picture with any number of them
@@ -44,7 +44,8 @@ def nms(
     check_boxes(boxes, scores, labels)
     check_limits(score_threshold, iou_threshold, max_detections)
     options = (iou_threshold, score_threshold, max_detections, class_agnostic)
-    return Detections(*torch.ops.yolo.nms.default(boxes.float(), scores.float(), labels.long(), *options))
+    with below_autograd(boxes, scores):
+        return Detections(*torch.ops.yolo.nms.default(boxes.float(), scores.float(), labels.long(), *options))
 
 
 def check_boxes(boxes: Tensor, scores: Tensor, labels: Tensor) -> None:

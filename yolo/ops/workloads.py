@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,8 +36,15 @@ class Scene:
     multi_label: bool
 
     @property
-    def options(self) -> tuple[float, float, int, bool, bool]:
-        return self.score_threshold, IOU_THRESHOLD, MAX_DETECTIONS, self.multi_label, False
+    def options(self) -> dict[str, Any]:
+        """Keywords of :func:`yolo.ops.detect`."""
+        return {
+            "score_threshold": self.score_threshold,
+            "iou_threshold": IOU_THRESHOLD,
+            "max_detections": MAX_DETECTIONS,
+            "multi_label": self.multi_label,
+            "class_agnostic": False,
+        }
 
 
 def yolov3_specs() -> tuple[HeadSpec, ...]:

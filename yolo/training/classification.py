@@ -76,9 +76,7 @@ class ClassificationModule(FitModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         logits, labels = self._logits(batch), batch.targets.labels
         loss = F.cross_entropy(logits, labels, label_smoothing=self.label_smoothing)
-        self.log(
-            "train/loss", loss.detach(), on_step=True, on_epoch=True, prog_bar=True, batch_size=len(labels)
-        )
+        self.log_losses({"loss": loss}, len(labels))
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

@@ -98,10 +98,7 @@ class DetectionModule(FitModule):
         images = images.contiguous(memory_format=torch.channels_last)
         losses = self.criterion.of(self.detector if self.quantizer is None else self, images, targets)
         total = torch.stack(list(losses.values())).sum()
-        logged = {f"train/{name}": value.detach() for name, value in losses.items()} | {
-            "train/loss": total.detach()
-        }
-        self.log_dict(logged, on_step=True, on_epoch=True, prog_bar=True, batch_size=len(batch.images))
+        self.log_losses(losses | {"loss": total}, len(batch.images))
         return total
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:

@@ -53,9 +53,9 @@ class EpochLine(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         found = {name: float(value) for name, value in trainer.callback_metrics.items()}
         terms = " ".join(
-            f"{name.removeprefix('train/')} {value:.4g}"
+            f"{name.removeprefix('train/').removesuffix('_epoch')} {value:.4g}"
             for name, value in found.items()
-            if name.startswith("train/") and not name.endswith(("_step", "_epoch"))
+            if name.startswith("train/") and name.endswith("_epoch")
         )
         scores = " ".join(
             f"{name.removeprefix('val/')} {value:.4f}"
