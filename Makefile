@@ -27,13 +27,13 @@ $(BIN)/.tested: $(BIN)/.torch $(SOURCES)
 	$(BIN)/python -m pip install -q --no-build-isolation -e ".[dev,docs,export]"
 	touch $(BIN)/.installed $@
 
-# Threads that wait their turn without spinning: on two cores the loader needs one of them.
-export OMP_WAIT_POLICY ?= passive
+# Bytecode of a module when it is first imported, not of all of torch when it is installed: half a minute.
+export PIP_NO_COMPILE ?= 1
 
 demo: $(BIN)/.installed
 	$(BIN)/python tools/train.py experiment=demo hydra.run.dir=runs/demo/train
-	$(BIN)/python tools/val.py weights=runs/demo/train/best.ckpt data=digits data.counts=[6000,150,300] split=test data.cache_dir=.cache draw=8 hydra.run.dir=runs/demo/val
-	$(BIN)/python tools/predict.py weights=runs/demo/train/best.ckpt source="'.cache/digits-v2-160x160-6000x*/test/*0.jpg'" hydra.run.dir=runs/demo/predict
+	$(BIN)/python tools/val.py weights=runs/demo/train/best.ckpt data=digits data.counts=[1,150,300] split=test data.cache_dir=.cache draw=8 hydra.run.dir=runs/demo/val
+	$(BIN)/python tools/predict.py weights=runs/demo/train/best.ckpt source="'.cache/digits-v2-160x160-1x*/test/*0.jpg'" hydra.run.dir=runs/demo/predict
 	@echo "checkpoint: runs/demo/train/best.ckpt"
 	@echo "metrics:    runs/demo/val/metrics.json"
 	@echo "pictures:   runs/demo/predict/images/"
