@@ -103,7 +103,13 @@ def test_tools_take_exported_files(weights: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     small = ("data=digits", "data.cache_dir=cache", "data.counts=[2,2,4]")
     for tool, *options in (
-        ("val", *small, "workers=0", "batch_size=3"),
+        (
+            "val",
+            *small,
+            "match=index",
+            "workers=0",
+            "batch_size=3",
+        ),  # the small model calls its classes 0 to 9
         ("predict", "source=cache/*/test/*.jpg"),
         ("benchmark", "model", "runs=2", "warm_up=1", "batch=[1,3]"),
     ):
