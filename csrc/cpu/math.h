@@ -36,13 +36,13 @@ inline float exponential(float x) {
   return p * scale;
 }
 
-YOLO_VECTORISED static void exponential(float* x, int64_t n) {
+[[maybe_unused]] YOLO_VECTORISED static void exponential(float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     x[i] = exponential(x[i]);
   }
 }
 
-YOLO_VECTORISED static void logistic(float* x, int64_t n) {
+[[maybe_unused]] YOLO_VECTORISED static void logistic(float* x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     x[i] = 1.0f / (1.0f + exponential(-x[i]));
   }

@@ -18,12 +18,14 @@ from yolo.data import (
     Item,
     Preprocess,
     collate,
+    coloured,
     load_image,
     to_bytes,
     to_float,
     undo,
 )
 from yolo.data.store import available_memory, load_working
+from yolo.ops import vary_colour
 from yolo.types import Batch, Record, Truth
 
 STRONG = Augment(
@@ -288,3 +290,19 @@ def test_items_are_tensors_of_their_own(records: list[Record]) -> None:
     before = item.image.clone()
     item.image.zero_()
     assert torch.equal(dataset[6].image, before)
+
+
+def test_colours_are_drawn_for_every_picture_and_applied_to_the_batch(records: list[Record]) -> None:
+    dataset = DetectionDataset(records, Preprocess((64, 64)), Augment(hue=0.1, saturation=0.7, exposure=0.4))
+    items = [dataset[index] for index in (2, 0, 1)]
+    batch = collate(items)
+    assert batch.colours is not None
+    assert torch.equal(batch.colours, torch.tensor([item.colour for item in items]))
+    assert len(batch.colours.unique(dim=0)) == 3
+    done = coloured(batch)
+    assert done.colours is None
+    assert torch.equal(done.images, vary_colour(batch.images, batch.colours))
+    assert not torch.equal(done.images, batch.images)
+    assert coloured(done) is done
+    dataset.set_epoch(1)
+    assert dataset[0].colour != items[1].colour

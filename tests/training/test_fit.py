@@ -11,7 +11,9 @@ from tests.training.running import Stop, fit
 from yolo.checkpoint import load_model
 from yolo.evaluate import evaluate
 from yolo.models import yolov1_tiny, yolov2_tiny
+from yolo.ops import vary_colour
 from yolo.training import FreezeBackbone, freeze
+from yolo.types import Batch
 
 
 @pytest.fixture(scope="session")
@@ -200,3 +202,45 @@ def test_clipping_under_a_fused_optimiser_is_clipping(
             value, clipped[name], rtol=1e-3, atol=1e-4 if accelerator == "gpu" else 1e-6
         )
     assert any((value - free[name]).abs().max() > 1e-3 for name, value in clipped.items())
+
+
+class Steps(pl.Callback):
+    """The batches that steps get, and their losses."""
+
+    def __init__(self) -> None:
+        self.images: list[torch.Tensor] = []
+        self.losses: list[tuple[float, int]] = []
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, module: pl.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        assert batch.colours is None
+        self.images.append(batch.images)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs, batch, batch_idx
+    ) -> None:
+        self.losses.append((float(outputs["loss"]), len(batch.images)))
+
+
+def test_steps_get_the_colours_that_were_drawn(tmp_path: Path, scenes: Path) -> None:
+    seen = Steps()
+    _, trainer = fit(tmp_path, scenes, epochs=1, extra=(seen,))
+    loader = trainer.datamodule.train_dataloader()  # type: ignore[attr-defined]
+    loader.sampler.set_epoch(0)
+    plain = list(loader)
+    assert len(plain) == len(seen.images) == 3
+    for batch, images in zip(plain, seen.images, strict=True):
+        assert torch.equal(images, vary_colour(batch.images, batch.colours))
+        assert not torch.equal(images, batch.images)
+
+
+def test_the_logged_loss_of_an_epoch_is_the_mean_of_its_batches(tmp_path: Path, scenes: Path) -> None:
+    seen = Steps()
+    _, trainer = fit(tmp_path, scenes, epochs=2, extra=(seen,))
+    last = seen.losses[3:]
+    assert len(last) == 3
+    logged = trainer.callback_metrics
+    assert float(logged["train/loss_epoch"]) == pytest.approx(sum(loss for loss, _ in last) / 3, rel=1e-5)
+    parts = sum(float(logged[f"train/{name}_epoch"]) for name in ("box", "objectness", "class"))
+    assert parts == pytest.approx(float(logged["train/loss_epoch"]), rel=1e-5)
