@@ -114,7 +114,7 @@ def detection(
     module = DetectionModule(
         model, criterion, DetectionMetric(classes), build(cfg.optimizer), build(cfg.schedule), cfg.weight_decay,
         build(cfg.multiscale), cfg.settle, cfg.seed, **cfg.suppression,
-        quantizer=_quantizer(cfg, model, data, checkpoint),
+        quantizer=_quantizer(cfg, model, data, checkpoint), cuda_graphs=cfg.cuda_graphs,
     )  # fmt: skip
     return module, frozen
 

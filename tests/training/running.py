@@ -79,6 +79,7 @@ def fit(
     size: tuple[int, int] = SIZE,
     accelerator: str = "cpu",
     ranges: dict[str, float] | None = None,
+    cuda_graphs: bool = False,
 ) -> tuple[DetectionModule, pl.Trainer]:
     """One small run; everything that differs between tests is an argument."""
     pl.seed_everything(seed, verbose=False)
@@ -105,6 +106,7 @@ def fit(
         settle=settle,
         seed=seed,
         quantizer=None if ranges is None else FakeQuant(detector, ranges),
+        cuda_graphs=cuda_graphs,
     )
     saving = Checkpoints(str(folder), every_seconds=every_seconds, every_n_steps=every_n_steps)
     running = pl.Trainer(

@@ -47,7 +47,7 @@ class Pairs(NamedTuple):
 class Slots:
     """What several objects in one prediction mean for it: Darknet lets the last one win, or adds up."""
 
-    index: Tensor  # [P] int64, flat prediction (image, anchor, row, col); ``count`` for a pair that is off
+    index: Tensor  # [P] int64, flat prediction (image, anchor, row, col), or :func:`apart` for a pair that is off
     count: int  # number of predictions
     first: Tensor  # [P] int64, the first active pair of the same prediction
     leads: Tensor  # [P] bool, active and itself the first
@@ -144,12 +144,20 @@ def resolve(pairs: Pairs, shape: tuple[int, int, int, int]) -> Slots:
     n, anchors, height, width = shape
     count = n * anchors * height * width
     flat = ((pairs.image * anchors + pairs.anchor) * height + pairs.row) * width + pairs.col
-    index = torch.where(pairs.active, flat, count)
+    index = apart(flat, pairs.active, count)
     rows = torch.arange(len(index), device=index.device)
-    low = rows.new_full((count + 1,), len(index)).scatter_reduce_(0, index, rows, "amin")
-    high = rows.new_full((count + 1,), -1).scatter_reduce_(0, index, rows, "amax")
+    low = rows.new_full((count + len(rows),), len(rows)).scatter_reduce_(0, index, rows, "amin")
+    high = rows.new_full((count + len(rows),), -1).scatter_reduce_(0, index, rows, "amax")
     first = torch.where(pairs.active, low[index], rows)
     return Slots(index, count, first, pairs.active & (first == rows), pairs.active & (high[index] == rows))
+
+
+def apart(index: Tensor, active: Tensor, count: int) -> Tensor:
+    """``index`` ``[P]`` of the rows that are on, and for each row that is off a place of its own from ``count``.
+
+    Thousands of rows in one place would make a GPU, which reduces int64 by trying again, take milliseconds for it.
+    """
+    return torch.where(active, index, count + torch.arange(len(index), device=index.device))
 
 
 def class_rows(slots: Slots, active: Tensor, label: Tensor, num_classes: int) -> Tensor:
@@ -165,10 +173,10 @@ def class_rows(slots: Slots, active: Tensor, label: Tensor, num_classes: int) ->
         ``[P, C]`` int64; only rows of leading pairs mean something.
     """
     count = len(label)
-    key = torch.where(active, slots.first * num_classes + label, count * num_classes)
+    key = apart(slots.first * num_classes + label, active, count * num_classes)
     rows = torch.arange(count, device=label.device)
-    table = rows.new_full((count * num_classes + 1,), -1).scatter_reduce_(0, key, rows, "amax")
-    return table[:-1].reshape(count, num_classes)
+    table = rows.new_full((count * (num_classes + 1),), -1).scatter_reduce_(0, key, rows, "amax")
+    return table[: count * num_classes].reshape(count, num_classes)
 
 
 @torch.no_grad()

@@ -30,6 +30,10 @@ class Terms(NamedTuple):
 class Criterion(nn.Module):
     """What a training step minimises; called with a network's raw outputs, the objects and the input size."""
 
+    recordable = (
+        False  # whether all shapes follow from those of images and targets, and all state is in buffers
+    )
+
     def of(self, network: Run, images: Tensor, targets: Targets) -> dict[str, Tensor]:
         """The named terms, scalars, whose sum is the loss of a batch.
 
@@ -55,6 +59,8 @@ class DetectionLoss(Criterion, ABC):
         specs: How each output is read.
         kinds: The heads that this loss can train.
     """
+
+    recordable = True
 
     def __init__(self, specs: Sequence[HeadSpec], kinds: Sequence[str]) -> None:
         super().__init__()

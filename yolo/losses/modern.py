@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from yolo.losses.assign import Objects, best_iou
+from yolo.losses.assign import Objects, apart, best_iou
 from yolo.losses.base import AnchorHead, DetectionLoss, Terms, head_options, of_kind
 from yolo.losses.penalties import one_hot
 from yolo.ops.boxes import IOU_KINDS, IouKind, cxcywh_to_xyxy, iou, shape_iou
@@ -125,7 +125,7 @@ class ModernLoss(DetectionLoss):
 
         overlap = iou(self.boxes(raw, found), objects.boxes[found.target], options.iou_loss)
         quality = overlap.detach().clamp(0, 1)
-        wins = best_of_slot(torch.where(found.active, index, len(said)), quality, found.active, len(said))
+        wins = best_of_slot(index, quality, found.active, len(said))
         divisor = torch.where(wins.any(), wins.sum(), len(said))
         box = (wins * (1 - overlap)).sum() / divisor
 
@@ -257,12 +257,13 @@ def best_of_slot(index: Tensor, quality: Tensor, active: Tensor, count: int) -> 
     """Which active rows have the highest ``quality`` of their ``index`` (ties: the last); ``[P]`` bool.
 
     Args:
-        index: ``[P]`` int64 below ``count``, or ``count`` for rows that are off.
+        index: ``[P]`` int64 below ``count``.
         quality: ``[P]``, 0 to 1.
         active: ``[P]`` bool.
         count: Number of slots.
     """
     rows = torch.arange(len(index), device=index.device)
     key = (quality * 1e6).long() * len(index) + rows
-    best = key.new_full((count + 1,), -1).scatter_reduce_(0, index, key, "amax")
-    return active & (best[index] == key)
+    place = apart(index, active, count)
+    best = key.new_full((count + len(rows),), -1).scatter_reduce_(0, place, key, "amax")
+    return active & (best[place] == key)

@@ -16,8 +16,9 @@ from yolo.models import FakeQuant
 from yolo.ops import detect
 from yolo.training.fit import FitModule, Optimize, Schedule
 from yolo.training.multiscale import MultiScale, resize_batch
+from yolo.training.recorded import RecordedStep
 from yolo.training.schedule import parameter_groups, settling_from
-from yolo.types import Batch
+from yolo.types import Batch, Targets
 
 # Ranges learn so much faster than weights: those of a trained network hardly move, a range that calibration put wrong
 # must go far, and its logarithm changes by the learning rate a step.
@@ -41,6 +42,8 @@ class DetectionModule(FitModule):
         iou_threshold: Of the suppression before the metric.
         max_detections: Kept a picture for the metric.
         quantizer: Trains and scores the network as its int8 form, ranges included; None as it is.
+        cuda_graphs: Records the step for each input size (:class:`RecordedStep`) where that can be done: one GPU,
+            no accumulation, a loss that is recordable.
     """
 
     model: Model
@@ -60,6 +63,7 @@ class DetectionModule(FitModule):
         iou_threshold: float = 0.45,
         max_detections: int = 300,
         quantizer: FakeQuant | None = None,
+        cuda_graphs: bool = False,
     ) -> None:
         super().__init__(model, optimizer, schedule, weight_decay)
         self.detector = model.detector
@@ -69,6 +73,8 @@ class DetectionModule(FitModule):
         self.settle = settle
         self.seed = seed
         self.quantizer = quantizer
+        self.cuda_graphs = cuda_graphs
+        self._recorded: RecordedStep | None = None
         self.rule: dict[str, Any] = {
             "score_threshold": score_threshold,
             "iou_threshold": iou_threshold,
@@ -96,10 +102,30 @@ class DetectionModule(FitModule):
             )
             images, targets = resize_batch(images, targets, size)
         images = images.contiguous(memory_format=torch.channels_last)
-        losses = self.criterion.of(self.detector if self.quantizer is None else self, images, targets)
+        losses = self._losses(images, targets)
         total = torch.stack(list(losses.values())).sum()
         self.log_losses(losses | {"loss": total}, len(batch.images))
         return total
+
+    def on_train_start(self) -> None:
+        self._recorded = None  # of another fit
+        if self._can_record():
+            size, stride = self.model.preprocess.size, self.detector.stride
+            sizes = [size] if self.multiscale is None else self.multiscale.sizes(size, stride)
+            self._recorded = RecordedStep(self.detector, self.criterion, sizes)
+
+    def _can_record(self) -> bool:
+        alone = self.trainer.world_size == 1 and self.trainer.accumulate_grad_batches == 1
+        plain = self.quantizer is None and self.criterion.recordable
+        return self.cuda_graphs and self.device.type == "cuda" and alone and plain
+
+    def _losses(self, images: Tensor, targets: Targets) -> dict[str, Tensor]:
+        if self._recorded is not None:
+            return self._recorded(images, targets)
+        return self.criterion.of(self.detector if self.quantizer is None else self, images, targets)
+
+    def on_train_end(self) -> None:
+        self._recorded = None  # its memory
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         images = to_float(batch.images).contiguous(memory_format=torch.channels_last)

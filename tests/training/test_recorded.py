@@ -1,0 +1,135 @@
+"""Replayed steps: the same numbers as steps that the host launches, whatever size and number of objects comes."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.losses.test_losses import LOSSES, NONE, USUAL, outputs, size_of
+from tests.training.running import fit
+from yolo.losses import build_loss
+from yolo.models import yolov2_tiny, yolov3_tiny
+from yolo.training import MultiScale
+from yolo.training.recorded import RecordedStep, padded
+from yolo.types import Targets
+
+NETWORKS = {"v2": yolov2_tiny, "v3": yolov3_tiny}
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("targets", [USUAL, NONE], ids=["usual", "none"])
+def test_rows_that_fill_up_change_no_loss(name: str, targets: Targets) -> None:
+    loss = LOSSES[name](3)
+    found = []
+    for rows in (len(targets.labels), len(targets.labels) + 37):
+        logits = [x.requires_grad_() for x in outputs(loss)]
+        torch.manual_seed(0)
+        terms = deepcopy(loss)(logits, padded(targets, rows, 2), size_of(loss))
+        gradients = torch.autograd.grad(
+            torch.stack(list(terms.values())).sum(), logits, materialize_grads=True
+        )
+        found.append([*terms.values(), *gradients])
+    if name == "v1_softmax":  # it draws a number for every row
+        found = [values[1:] for values in found]
+        assert all(torch.isfinite(x).all() for values in found for x in values)
+        return
+    for plain, filled in zip(*found, strict=True):
+        torch.testing.assert_close(filled, plain, rtol=1e-5, atol=1e-7)
+
+
+def batches(side: int, device: str) -> Iterator[tuple[Tensor, Targets]]:
+    """Other sizes, many objects, few, none, and more than ever before."""
+    generator = torch.Generator().manual_seed(0)
+    for step, count in enumerate((5, 3, 0, 40, 5)):
+        size = side if step % 2 == 0 else side + 32
+        images = torch.rand(2, 3, size, size, generator=generator)
+        corner = torch.rand(count, 2, generator=generator) * size * 0.6
+        extent = torch.rand(count, 2, generator=generator) * size * 0.3 + 4
+        labels = torch.randint(3, (count,), generator=generator)
+        image = torch.randint(2, (count,), generator=generator)
+        boxes = torch.cat((corner, corner + extent), 1)
+        yield (
+            images.to(device).contiguous(memory_format=torch.channels_last),
+            Targets(boxes.to(device), labels.to(device), image.to(device)),
+        )
+
+
+class Twins:
+    """The same network and loss, once recorded and once not."""
+
+    def __init__(self, kind: str, variant: str, sizes: list[tuple[int, int]]) -> None:
+        torch.manual_seed(0)
+        network = NETWORKS[kind](num_classes=3, width=0.25).cuda().to(memory_format=torch.channels_last)
+        self.networks: list[nn.Module] = [network, deepcopy(network)]
+        self.losses = [build_loss(one, variant).cuda() for one in self.networks]  # type: ignore[arg-type]
+        self.recorded = RecordedStep(self.networks[0], self.losses[0], sizes)
+
+    def step(self, images: Tensor, targets: Targets) -> list[dict[str, Tensor]]:
+        return [self.recorded(images, targets), self.losses[1].of(self.networks[1], images, targets)]
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize(("kind", "variant"), [(k, v) for k in ("v2", "v3") for v in ("modern", "darknet")])
+def test_a_replay_is_the_step(kind: str, variant: str, mixed: bool) -> None:
+    torch.backends.cudnn.deterministic = True
+    twins = Twins(kind, variant, [(96, 96), (128, 128)])
+    try:
+        for images, targets in batches(96, "cuda"):
+            with torch.autocast("cuda", torch.float16, enabled=mixed):
+                terms = twins.step(images, targets)
+            for name, value in terms[1].items():
+                torch.testing.assert_close(terms[0][name], value, rtol=2e-3, atol=1e-5)
+            for network, found in zip(twins.networks, terms, strict=True):
+                network.zero_grad()
+                (torch.stack(list(found.values())).sum() * 3).backward()
+            close(twins, 2e-2 if mixed else 1e-3)
+        for one, other in zip(*(network.buffers() for network in twins.networks), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+        for one, other in zip(*(loss.buffers() for loss in twins.losses), strict=True):
+            torch.testing.assert_close(one, other)
+    finally:
+        torch.backends.cudnn.deterministic = False
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_gradients_add_up_over_replays() -> None:
+    twins = Twins("v3", "modern", [(96, 96)])
+    for images, targets in batches(96, "cuda"):
+        for found in twins.step(images, targets):
+            torch.stack(list(found.values())).sum().backward()
+    close(twins, 1e-3)
+
+
+def close(twins: Twins, tolerance: float) -> None:
+    """The gradients of both, as a share of the largest of their layer."""
+    names = [name for name, _ in twins.networks[0].named_parameters()]
+    for name, one, other in zip(names, *(network.parameters() for network in twins.networks), strict=True):
+        assert one.grad is not None
+        assert other.grad is not None
+        worst = (one.grad - other.grad).abs().max() / other.grad.abs().max().clamp(min=1e-6)
+        assert worst < tolerance, f"{name}: {worst}"
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_run_is_recorded_and_learns_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    call = RecordedStep.__call__
+    monkeypatch.setattr(RecordedStep, "__call__", lambda *args: calls.append(args) or call(*args))
+    options = {
+        "accelerator": "gpu", "trainer": {"precision": "16-mixed"}, "workers": 1, "epochs": 4,
+        "multiscale": MultiScale(every=1),
+    }  # fmt: skip
+    _, plain = fit(tmp_path / "plain", tmp_path / "digits", **options)
+    assert not calls
+    _, recorded = fit(tmp_path / "recorded", tmp_path / "digits", cuda_graphs=True, **options)
+    assert len(calls) == recorded.global_step == 12
+    ours, theirs = (run.callback_metrics["train/loss_epoch"] for run in (recorded, plain))
+    torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.0)

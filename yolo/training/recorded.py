@@ -1,0 +1,153 @@
+"""Forward, loss and backward as two CUDA graphs: a small batch no longer waits for the host that launches it."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from yolo.losses import Criterion
+from yolo.types import Targets
+
+SPACING = 64  # elements between starts of gradients: fused optimisers read several at once
+WARM_UP = 2  # runs before a recording: what libraries set up on first use must not be part of it
+
+
+def padded(targets: Targets, count: int, images: int) -> Targets:
+    """``targets`` with ``count`` rows; the ones added have no area and no class, so losses leave them out.
+
+    They are spread over the ``images`` of the batch: gradients of one place are added one after the other.
+    """
+    rows = count - len(targets.labels)
+    spread = torch.arange(rows, device=targets.image.device) % images
+    return Targets(
+        F.pad(targets.boxes, (0, 0, 0, rows)),
+        F.pad(targets.labels, (0, rows), value=-1),
+        torch.cat((targets.image, spread)),
+    )
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One input size: what the graphs read, what they write, and the graphs."""
+
+    images: Tensor
+    targets: Targets
+    values: Tensor
+    weights: Tensor  # what backward starts from: the gradient of ``values``
+    forward: torch.cuda.CUDAGraph
+    backward: torch.cuda.CUDAGraph
+
+
+class RecordedStep:
+    """The loss of a batch, replayed where a batch of this size has been recorded.
+
+    All sizes share the memory of the largest, which is therefore recorded first, and one place for gradients. A batch
+    with more objects than any before has everything recorded anew, with room for twice as many.
+
+    Args:
+        network: Its running statistics are those of the batches only, not of the recording.
+        criterion: Its loss; :attr:`Criterion.recordable`.
+        sizes: Every height and width that may come.
+    """
+
+    def __init__(self, network: nn.Module, criterion: Criterion, sizes: Iterable[tuple[int, int]]) -> None:
+        self.network, self.criterion = network, criterion
+        self.sizes = sorted(sizes, key=lambda size: size[0] * size[1], reverse=True)
+        self.room = 0  # objects of a batch
+        self.names: list[str] = []
+        self.recordings: dict[torch.Size, Recording] = {}
+        self.parameters = [p for p in network.parameters() if p.requires_grad]
+        self.ends = list(accumulate(-(-p.numel() // SPACING) * SPACING for p in self.parameters))
+        self.flat = self.parameters[0].new_empty(self.ends[-1])
+
+    def __call__(self, images: Tensor, targets: Targets) -> dict[str, Tensor]:
+        """The same as ``criterion.of(network, images, targets)``, of float32 parameters.
+
+        Args:
+            images: ``[N, 3, H, W]``, channels last, RGB, 0 to 1.
+            targets: Pixels of ``images``.
+        """
+        count, (n, channels) = len(targets.labels), images.shape[:2]
+        if count > self.room or images.shape not in self.recordings:
+            self.recordings.clear()
+            self.room = max(self.room, 1 << (2 * count - 1).bit_length() if count else 1)
+            for size in [*self.sizes, tuple(images.shape[2:])]:
+                blank = images.new_zeros((n, channels, *size)).contiguous(memory_format=torch.channels_last)
+                if blank.shape not in self.recordings:
+                    self.recordings[blank.shape] = self._record(blank, padded(targets, self.room, n))
+        recording = self.recordings[images.shape]
+        recording.images.copy_(images)
+        for kept, value in zip(recording.targets, padded(targets, self.room, n), strict=True):
+            kept.copy_(value)
+        values: Tensor = _Replay.apply(self, recording, *self.parameters)
+        return dict(zip(self.names, values.unbind(), strict=True))
+
+    def gradients(self, flat: Tensor) -> list[Tensor]:
+        """Views into ``flat``, laid out as the parameters are."""
+        starts = [0, *self.ends[:-1]]
+        return [
+            flat.as_strided(p.shape, p.stride(), start)
+            for p, start in zip(self.parameters, starts, strict=True)
+        ]
+
+    def _record(self, images: Tensor, targets: Targets) -> Recording:
+        buffers = [*self.network.buffers(), *self.criterion.buffers()]
+        statistics = [(buffer, buffer.clone()) for buffer in buffers]
+        device, stream = images.device, torch.cuda.Stream(images.device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        graphs = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        others = list(self.recordings.values())
+        settings: dict[str, Any] = {
+            "pool": others[0].forward.pool() if others else torch.cuda.graph_pool_handle(),
+            "stream": stream,
+            "capture_error_mode": "thread_local",  # the loader's thread goes on pinning memory
+        }
+        mixed, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        with torch.autocast("cuda", dtype, enabled=mixed, cache_enabled=False):  # a cast belongs to one graph
+            with torch.cuda.stream(stream):
+                for _ in range(WARM_UP):
+                    values = self._values(images, targets)
+                    self._backward(values, torch.zeros_like(values))
+                    del values
+            weights = torch.zeros(len(self.names), device=device)
+            with torch.cuda.graph(graphs[0], **settings):
+                values = self._values(images, targets)
+            with torch.cuda.graph(graphs[1], **settings):
+                self._backward(values, weights)
+        torch.cuda.current_stream(device).wait_stream(stream)
+        for buffer, kept in statistics:
+            buffer.copy_(kept)
+        return Recording(images, targets, values.detach(), weights, *graphs)
+
+    def _values(self, images: Tensor, targets: Targets) -> Tensor:
+        losses = self.criterion.of(self.network, images, targets)
+        self.names = list(losses)
+        return torch.stack(list(losses.values()))
+
+    def _backward(self, values: Tensor, weights: Tensor) -> None:
+        found = torch.autograd.grad(
+            values, self.parameters, weights, allow_unused=True, materialize_grads=True
+        )
+        torch._foreach_copy_(self.gradients(self.flat), found)
+
+
+class _Replay(torch.autograd.Function):
+    """Values and gradients are copied out at once: the next replay, of any size, writes over them."""
+
+    @staticmethod
+    def forward(ctx: Any, step: RecordedStep, recording: Recording, *parameters: Tensor) -> Tensor:
+        ctx.step, ctx.recording = step, recording
+        recording.forward.replay()
+        return recording.values.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.recording.weights.copy_(weights)
+        ctx.recording.backward.replay()
+        return None, None, *ctx.step.gradients(ctx.step.flat.clone())
