@@ -39,7 +39,7 @@ from yolo.training import (
     start_from,
 )
 from yolo.training.distributed import gpu_names, leave_group, one_launch, taken
-from yolo.training.memory import fit_with_retry
+from yolo.training.retry import fit_with_retry
 from yolo.training.transfer import show
 
 log = logging.getLogger("yolo.train")

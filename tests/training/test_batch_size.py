@@ -1,6 +1,7 @@
 """Batch sizes found by trial, and the second try of a run that did not fit."""
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,9 +10,11 @@ import torch
 
 from tests.training.running import contents, fit
 from yolo.models import yolov3
+from yolo.ops.library import has_kernel
 from yolo.training import StepSize
 from yolo.training.batch_size import largest
-from yolo.training.memory import fit_with_retry, out_of_memory
+from yolo.training.memory import out_of_memory
+from yolo.training.retry import fit_with_retry
 
 
 @pytest.fixture(scope="module")
@@ -165,4 +168,45 @@ def test_only_once_and_only_for_memory(tmp_path: Path) -> None:
     several.world = 2
     with pytest.raises(ValueError, match=r"4 pictures a batch .*give a smaller data.batch_size"):
         fit_with_retry(run, several, None, tmp_path / "last.ckpt")
-    assert out_of_memory(RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"))
+
+
+def test_libraries_have_words_of_their_own_for_a_full_gpu() -> None:
+    assert out_of_memory(RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED\nhere")) == (
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED"
+    )
+    assert out_of_memory(RuntimeError("CUDA error: an illegal memory access was encountered")) is None
+    assert out_of_memory(ValueError("CUDA out of memory")) is None
+
+
+def words(name: str) -> str:
+    """What an operator of ours says when LibTorch cannot serve its call of ``aten::name``."""
+    if name == "empty_like":
+        images = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(2**20, 3, 2**20, 2**20)
+        call = partial(torch.ops.yolo.vary_colour, images, torch.zeros(2**20, 3))
+    else:
+        rows = (2**24, 2**24) if name == "contiguous" else (2**48, 0)
+        scores, labels = torch.zeros(1, 1).expand(rows), torch.zeros(1, 1, dtype=torch.int64).expand(rows)
+        boxes = torch.zeros(1, 1, 4).expand(*rows, 4)
+        call = partial(torch.ops.yolo.nms, boxes, scores, labels, 0.5, 0.5, 9, False)
+    with pytest.raises(RuntimeError) as caught:
+        call()
+    return str(caught.value)
+
+
+@pytest.mark.skipif(not has_kernel("nms", "cpu"), reason="the operators are not compiled")
+@pytest.mark.parametrize("name", ["empty_like", "new_empty", "contiguous"])
+def test_our_operators_have_few_words_for_a_full_gpu(name: str) -> None:
+    """Real messages of theirs: torch 2.13 and later put the reason in front, earlier ones leave it out."""
+    said = words(name)
+    reason, _, bare = said.removesuffix(")").rpartition(" (originally from ")
+    if reason:
+        assert "DefaultCPUAllocator" in reason
+        assert (
+            out_of_memory(RuntimeError(said)) is None
+        )  # main memory, and nothing that half a batch would mend
+        full = "CUDA out of memory. Tried to allocate 2.00 GiB."
+        assert str(out_of_memory(RuntimeError(said.replace(reason, full)))).startswith(full)
+    assert out_of_memory(RuntimeError(bare)) == (
+        f"aten::{name} failed in an operator of this package; PyTorch's reason is on stderr"
+    )
+    assert out_of_memory(RuntimeError(bare.replace(name, "view"))) is None

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from yolo.checkpoint import read
 from yolo.data import to_float
+from yolo.training.memory import out_of_memory
 from yolo.training.module import DetectionModule
 from yolo.training.multiscale import resize_batch
 from yolo.training.schedule import parameter_groups
@@ -133,7 +134,9 @@ class Trial:
             try:
                 self._steps(batch_size)
                 fit = torch.cuda.max_memory_reserved(self.device) <= limit
-            except torch.OutOfMemoryError:
+            except RuntimeError as error:
+                if out_of_memory(error) is None:
+                    raise
                 fit = False
         torch.cuda.empty_cache()
         return fit

@@ -1,63 +1,28 @@
-"""A second try with smaller batches for a run that does not fit the GPU."""
+"""Whether an error says that the GPU is full: PyTorch, its libraries and our operators have words of their own."""
 
-import gc
-import logging
-from collections.abc import Callable
-from pathlib import Path
+import re
 
 import torch
 
-from yolo.training.batch_size import StepSize
-
-log = logging.getLogger(__name__)
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether ``error`` says that the GPU is full, in PyTorch's words or in those of its libraries."""
-    words = ("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
-    return isinstance(error, torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
-    )
+WORDS = (
+    *("CUDA out of memory", "CUDA error: out of memory"),  # the first as RuntimeError: from our operators
+    *("CUDNN_STATUS_ALLOC_FAILED", "CUBLAS_STATUS_ALLOC_FAILED"),
+)
+# All that an operator built on LibTorch's stable ABI can say before torch 2.13; the reason goes to stderr only. If it
+# was an earlier kernel, whose error the allocation merely met, the GPU is lost, and whatever is tried next says so.
+ALLOCATION = re.compile(
+    r'(?:aoti_)?torch_call_dispatcher\(\s*"(aten::(?:empty|empty_like|new_empty|new_zeros|clone|contiguous))"'
+)
 
 
-def fit_with_retry(
-    fit: Callable[[Path | None], None], step: StepSize, checkpoint: Path | None, last: Path
-) -> None:
-    """Run ``fit(checkpoint)``; if the GPU is full, once more with every batch of ``step`` in two parts.
-
-    The second run builds everything anew and goes on from ``last`` if the first one has written it, else from where
-    that one began: the step that failed has left its traces in running statistics and gradients.
-
-    Args:
-        fit: Builds and trains from a checkpoint or, with None, from the start.
-        step: Is told to split; ``fit`` must use it.
-        checkpoint: Where the first run begins.
-        last: The ``last.ckpt`` of the run.
-
-    Raises:
-        ValueError: The GPU is full and there is no second try: several processes would wait for the one that failed.
-    """
-    try:
-        fit(checkpoint)
-    except RuntimeError as error:
-        if not out_of_memory(error):
-            raise
-        said = str(error).splitlines()[0]
-        if step.world > 1:
-            raise ValueError(
-                f"out of GPU memory with {step.batch_size} pictures a batch ({said}): give a smaller data.batch_size, "
-                f"with nominal_batch for the same steps, and checkpoint={last} if it was written"
-            ) from error
-    else:
-        return
-    # out of the except clause: the error holds the frames of the run, and they its tensors
-    gc.collect()
-    torch.cuda.empty_cache()
-    begin = last if last.is_file() else checkpoint
-    smaller = step.split()
-    log.warning(
-        "out of GPU memory (%s): once more, from %s, with %d pictures a batch and the gradients of %d times as many "
-        "batches a step",
-        said, begin or "the start", smaller, step.parts,
-    )  # fmt: skip
-    fit(begin)
+def out_of_memory(error: BaseException) -> str | None:
+    """What ``error`` says of a full GPU, in one line; None if it is about something else."""
+    if not isinstance(error, RuntimeError):
+        return None
+    said = str(error)
+    if isinstance(error, torch.OutOfMemoryError) or any(word in said for word in WORDS):
+        return said.partition("\n")[0]
+    allocation = ALLOCATION.match(said)
+    if allocation:
+        return f"{allocation[1]} failed in an operator of this package; PyTorch's reason is on stderr"
+    return None
