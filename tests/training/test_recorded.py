@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tests.losses.test_losses import LOSSES, NONE, USUAL, outputs, size_of
 from tests.training.running import fit
-from yolo.losses import build_loss
+from yolo.losses import ModernLoss, build_loss
 from yolo.models import yolov2_tiny, yolov3_tiny
 from yolo.training import MultiScale
 from yolo.training.recorded import RecordedStep, padded
@@ -74,27 +74,23 @@ class Twins:
 
 @pytest.mark.gpu
 @needs_gpu
-@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("kind", "variant"), [(k, v) for k in ("v2", "v3") for v in ("modern", "darknet")])
-def test_a_replay_is_the_step(kind: str, variant: str, mixed: bool) -> None:
-    torch.backends.cudnn.deterministic = True
+def test_a_replay_is_the_step(kind: str, variant: str, dtype: torch.dtype) -> None:
     twins = Twins(kind, variant, [(96, 96), (128, 128)])
-    try:
-        for images, targets in batches(96, "cuda"):
-            with torch.autocast("cuda", torch.float16, enabled=mixed):
-                terms = twins.step(images, targets)
-            for name, value in terms[1].items():
-                torch.testing.assert_close(terms[0][name], value, rtol=2e-3, atol=1e-5)
-            for network, found in zip(twins.networks, terms, strict=True):
-                network.zero_grad()
-                (torch.stack(list(found.values())).sum() * 3).backward()
-            close(twins, 2e-2 if mixed else 1e-3)
-        for one, other in zip(*(network.buffers() for network in twins.networks), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-        for one, other in zip(*(loss.buffers() for loss in twins.losses), strict=True):
-            torch.testing.assert_close(one, other)
-    finally:
-        torch.backends.cudnn.deterministic = False
+    for images, targets in batches(96, "cuda"):
+        with torch.autocast("cuda", dtype):
+            terms = twins.step(images, targets)
+        for name, value in terms[1].items():
+            torch.testing.assert_close(terms[0][name], value, rtol=1e-2, atol=1e-4)
+        for network, found in zip(twins.networks, terms, strict=True):
+            network.zero_grad()
+            (torch.stack(list(found.values())).sum() * 3).backward()
+        close(twins, 5e-2)
+    for one, other in zip(*(network.buffers() for network in twins.networks), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
+    for one, other in zip(*(loss.buffers() for loss in twins.losses), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.gpu
@@ -102,9 +98,11 @@ def test_a_replay_is_the_step(kind: str, variant: str, mixed: bool) -> None:
 def test_gradients_add_up_over_replays() -> None:
     twins = Twins("v3", "modern", [(96, 96)])
     for images, targets in batches(96, "cuda"):
-        for found in twins.step(images, targets):
+        with torch.autocast("cuda", torch.float16):
+            terms = twins.step(images, targets)
+        for found in terms:
             torch.stack(list(found.values())).sum().backward()
-    close(twins, 1e-3)
+    close(twins, 5e-2)
 
 
 def close(twins: Twins, tolerance: float) -> None:
@@ -117,19 +115,57 @@ def close(twins: Twins, tolerance: float) -> None:
         assert worst < tolerance, f"{name}: {worst}"
 
 
+OPTIONS = {"accelerator": "gpu", "trainer": {"precision": "16-mixed"}, "workers": 1, "epochs": 4}
+
+
 @pytest.mark.gpu
 @needs_gpu
 def test_a_run_is_recorded_and_learns_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     call = RecordedStep.__call__
     monkeypatch.setattr(RecordedStep, "__call__", lambda *args: calls.append(args) or call(*args))
-    options = {
-        "accelerator": "gpu", "trainer": {"precision": "16-mixed"}, "workers": 1, "epochs": 4,
-        "multiscale": MultiScale(every=1),
-    }  # fmt: skip
-    _, plain = fit(tmp_path / "plain", tmp_path / "digits", **options)
+    scales = MultiScale(every=1)
+    _, plain = fit(tmp_path / "plain", tmp_path / "digits", multiscale=scales, **OPTIONS)
     assert not calls
-    _, recorded = fit(tmp_path / "recorded", tmp_path / "digits", cuda_graphs=True, **options)
+    _, recorded = fit(
+        tmp_path / "recorded", tmp_path / "digits", multiscale=scales, cuda_graphs=True, **OPTIONS
+    )
     assert len(calls) == recorded.global_step == 12
     ours, theirs = (run.callback_metrics["train/loss_epoch"] for run in (recorded, plain))
+    torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.0)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_sizes_share_their_memory() -> None:
+    peaks = []
+    for sizes in ([(512, 512)], [(side, side) for side in range(256, 544, 32)]):
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        twins = Twins("v3", "modern", sizes)
+        with torch.autocast("cuda", torch.float16):
+            twins.recorded(*next(batches(512, "cuda")))
+        torch.cuda.empty_cache()
+        peaks.append(torch.cuda.memory_reserved() - before)
+        del twins
+    assert peaks[1] < 1.5 * peaks[0]
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_what_cannot_be_recorded_is_trained_step_by_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    _, plain = fit(tmp_path / "plain", tmp_path / "digits", **OPTIONS)
+    of = ModernLoss.of
+
+    def waiting(self: ModernLoss, network: nn.Module, images: Tensor, targets: Targets) -> dict[str, Tensor]:
+        losses = of(self, network, images, targets)
+        assert torch.isfinite(losses["box"]).item()  # waits for the device
+        return losses
+
+    monkeypatch.setattr(ModernLoss, "of", waiting)
+    _, other = fit(tmp_path / "other", tmp_path / "digits", cuda_graphs=True, **OPTIONS)
+    assert "cannot be recorded" in caplog.text
+    ours, theirs = (run.callback_metrics["train/loss_epoch"] for run in (other, plain))
     torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.0)

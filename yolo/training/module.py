@@ -1,9 +1,11 @@
 """Fits a detector to a loss and scores it."""
 
+import logging
 from dataclasses import replace
 from typing import Any
 
 import torch
+from pytorch_lightning.plugins import MixedPrecision
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -19,6 +21,8 @@ from yolo.training.multiscale import MultiScale, resize_batch
 from yolo.training.recorded import RecordedStep
 from yolo.training.schedule import parameter_groups, settling_from
 from yolo.types import Batch, Targets
+
+log = logging.getLogger(__name__)
 
 # Ranges learn so much faster than weights: those of a trained network hardly move, a range that calibration put wrong
 # must go far, and its logarithm changes by the learning rate a step.
@@ -43,7 +47,7 @@ class DetectionModule(FitModule):
         max_detections: Kept a picture for the metric.
         quantizer: Trains and scores the network as its int8 form, ranges included; None as it is.
         cuda_graphs: Records the step for each input size (:class:`RecordedStep`) where that can be done: one GPU,
-            no accumulation, a loss that is recordable.
+            mixed precision, a loss that is recordable.
     """
 
     model: Model
@@ -115,13 +119,18 @@ class DetectionModule(FitModule):
             self._recorded = RecordedStep(self.detector, self.criterion, sizes)
 
     def _can_record(self) -> bool:
-        alone = self.trainer.world_size == 1 and self.trainer.accumulate_grad_batches == 1
-        plain = self.quantizer is None and self.criterion.recordable
-        return self.cuda_graphs and self.device.type == "cuda" and alone and plain
+        alone = self.trainer.world_size == 1 and self.device.type == "cuda"
+        # float32 convolutions may use streams of their own, which cannot be recorded
+        mixed = isinstance(self.trainer.precision_plugin, MixedPrecision)
+        return self.cuda_graphs and alone and mixed and self.quantizer is None and self.criterion.recordable
 
     def _losses(self, images: Tensor, targets: Targets) -> dict[str, Tensor]:
         if self._recorded is not None:
-            return self._recorded(images, targets)
+            try:
+                return self._recorded(images, targets)
+            except RuntimeError as error:  # too little memory for it, too
+                self._recorded = None
+                log.warning("the step cannot be recorded (%s): slower without", str(error).splitlines()[0])
         return self.criterion.of(self.detector if self.quantizer is None else self, images, targets)
 
     def on_train_end(self) -> None:

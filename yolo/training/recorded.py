@@ -31,6 +31,11 @@ def padded(targets: Targets, count: int, images: int) -> Targets:
     )
 
 
+def blank(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """As many black pictures of ``size``."""
+    return images.new_zeros((*images.shape[:2], *size)).contiguous(memory_format=torch.channels_last)
+
+
 @dataclass(frozen=True)
 class Recording:
     """One input size: what the graphs read, what they write, and the graphs."""
@@ -72,14 +77,10 @@ class RecordedStep:
             images: ``[N, 3, H, W]``, channels last, RGB, 0 to 1.
             targets: Pixels of ``images``.
         """
-        count, (n, channels) = len(targets.labels), images.shape[:2]
+        count, n = len(targets.labels), len(images)
         if count > self.room or images.shape not in self.recordings:
-            self.recordings.clear()
             self.room = max(self.room, 1 << (2 * count - 1).bit_length() if count else 1)
-            for size in [*self.sizes, tuple(images.shape[2:])]:
-                blank = images.new_zeros((n, channels, *size)).contiguous(memory_format=torch.channels_last)
-                if blank.shape not in self.recordings:
-                    self.recordings[blank.shape] = self._record(blank, padded(targets, self.room, n))
+            self._record(images, padded(targets, self.room, n))
         recording = self.recordings[images.shape]
         recording.images.copy_(images)
         for kept, value in zip(recording.targets, padded(targets, self.room, n), strict=True):
@@ -95,34 +96,43 @@ class RecordedStep:
             for p, start in zip(self.parameters, starts, strict=True)
         ]
 
-    def _record(self, images: Tensor, targets: Targets) -> Recording:
+    def _record(self, images: Tensor, targets: Targets) -> None:
+        """Record every size, and that of ``images``, with room for as many objects as ``targets`` has."""
+        self.recordings.clear()
+        sizes = dict.fromkeys([*self.sizes, (images.shape[2], images.shape[3])])
+        blanks = [blank(images, size) for size in sizes]
         buffers = [*self.network.buffers(), *self.criterion.buffers()]
-        statistics = [(buffer, buffer.clone()) for buffer in buffers]
-        device, stream = images.device, torch.cuda.Stream(images.device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        graphs = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        others = list(self.recordings.values())
-        settings: dict[str, Any] = {
-            "pool": others[0].forward.pool() if others else torch.cuda.graph_pool_handle(),
-            "stream": stream,
-            "capture_error_mode": "thread_local",  # the loader's thread goes on pinning memory
-        }
+        statistics = [buffer.clone() for buffer in buffers]
         mixed, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
+        # memory that is free again is so for the stream that it was taken on
+        stream, pool = torch.cuda.Stream(images.device), torch.cuda.graph_pool_handle()
+        stream.wait_stream(torch.cuda.current_stream(images.device))
         with torch.autocast("cuda", dtype, enabled=mixed, cache_enabled=False):  # a cast belongs to one graph
             with torch.cuda.stream(stream):
-                for _ in range(WARM_UP):
-                    values = self._values(images, targets)
-                    self._backward(values, torch.zeros_like(values))
-                    del values
-            weights = torch.zeros(len(self.names), device=device)
-            with torch.cuda.graph(graphs[0], **settings):
-                values = self._values(images, targets)
-            with torch.cuda.graph(graphs[1], **settings):
-                self._backward(values, weights)
-        torch.cuda.current_stream(device).wait_stream(stream)
-        for buffer, kept in statistics:
-            buffer.copy_(kept)
-        return Recording(images, targets, values.detach(), weights, *graphs)
+                for (
+                    one
+                ) in blanks:  # all of them first: what this takes goes back before the graphs get theirs
+                    for _ in range(WARM_UP):
+                        values = self._values(one, targets)
+                        self._backward(values, torch.zeros_like(values))
+                        del values
+            for one in blanks:
+                self.recordings[one.shape] = self._capture(one, targets, stream, pool)
+        torch.cuda.current_stream(images.device).wait_stream(stream)
+        torch._foreach_copy_(buffers, statistics)
+
+    def _capture(self, images: Tensor, targets: Targets, stream: torch.cuda.Stream, pool: Any) -> Recording:
+        forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        targets, weights = (
+            Targets(*(x.clone() for x in targets)),
+            torch.zeros(len(self.names), device=images.device),
+        )
+        # thread_local: the loader's thread goes on pinning memory
+        with torch.cuda.graph(forward, pool, stream, "thread_local"):
+            values = self._values(images, targets)
+        with torch.cuda.graph(backward, pool, stream, "thread_local"):
+            self._backward(values, weights)
+        return Recording(images, targets, values.detach(), weights, forward, backward)
 
     def _values(self, images: Tensor, targets: Targets) -> Tensor:
         losses = self.criterion.of(self.network, images, targets)
