@@ -169,18 +169,23 @@ Tensor apply(const Norm& norm, const std::optional<Tensor>& residual) {
     check_like(*residual, norm.x, "residual");
   }
   Tensor y = torch::stable::empty_like(norm.x);
-  const Launch launch = plan(norm.x, kRows);
-  norm.dispatch([&](auto type, auto act) {
-    apply_kernel<decltype(type), act.value, kRows><<<launch.grid, kNormThreads, 0, launch.stream>>>(
-        launch.walk,
-        vectors(norm.x),
-        residual ? vectors(*residual) : nullptr,
-        floats(norm.statistics),
-        floats(norm.weight),
-        floats(norm.bias),
-        norm.slope,
-        static_cast<uint4*>(y.mutable_data_ptr()));
-  });
+  const auto launch_with = [&](auto added) {
+    constexpr bool with = decltype(added)::value;
+    constexpr int rows = with ? kPairedRows : kRows;
+    const Launch launch = plan(norm.x, rows);
+    norm.dispatch([&](auto type, auto act) {
+      apply_kernel<decltype(type), act.value, with, rows><<<launch.grid, kNormThreads, 0, launch.stream>>>(
+          launch.walk,
+          vectors(norm.x),
+          with ? vectors(*residual) : nullptr,
+          floats(norm.statistics),
+          floats(norm.weight),
+          floats(norm.bias),
+          norm.slope,
+          static_cast<uint4*>(y.mutable_data_ptr()));
+    });
+  };
+  residual ? launch_with(std::true_type{}) : launch_with(std::false_type{});
   STD_CUDA_KERNEL_LAUNCH_CHECK();
   return y;
 }

@@ -46,21 +46,66 @@ struct Count {
   static constexpr int value = n;
 };
 
-// Calls body(Count<n>, at): n vectors at, at + step, ... of this thread, kRows at a time while a chunk is whole.
+// The vectors of kRows rows of kTensors tensors that a thread holds.
+template <int kTensors, int kRows>
+struct Held {
+  uint4 bits[kTensors][kRows];
+};
+
+// Calls use(Count<n>, at, held) for n vectors at, at + step, ... of this thread and each of `tensors`, kRows at a
+// time while a chunk is whole. The next ones are under way meanwhile: the memory never waits for the arithmetic.
 // Backwards, the second pass over a tensor meets first what the first pass has left in the cache.
-template <int kRows, bool kBackwards, typename Body>
-__device__ void each_row(const Walk& walk, const Place& place, Body&& body) {
-  const int64_t chunk_rows = kRows * walk.lines;
-  for (int64_t i = blockIdx.x; i < walk.chunks; i += gridDim.x) {
-    const int64_t first = (kBackwards ? walk.chunks - 1 - i : i) * chunk_rows;
-    int64_t row = first + place.line;
-    if (first + chunk_rows <= walk.rows) {
-      body(Count<kRows>{}, row * walk.vectors + place.column);
-    } else {
-      for (; row < walk.rows; row += walk.lines) {
-        body(Count<1>{}, row * walk.vectors + place.column);
+template <int kTensors, int kRows, bool kBackwards, typename Use>
+__device__ void each_row(const Walk& walk, const Place& place, const uint4* const (&tensors)[kTensors], Use&& use) {
+  const int64_t chunk_rows = kRows * walk.lines, step = static_cast<int64_t>(walk.lines) * walk.vectors;
+  const int64_t whole = walk.rows / chunk_rows;  // the last of the chunks may be smaller
+  const auto load = [&](auto count, int64_t at, auto& held) {
+#pragma unroll
+    for (int r = 0; r < decltype(count)::value; ++r) {
+#pragma unroll
+      for (int t = 0; t < kTensors; ++t) {
+        held.bits[t][r] = __ldg(tensors[t] + at + r * step);
       }
     }
+  };
+  const auto rest = [&] {
+    Held<kTensors, 1> held;
+    for (int64_t row = whole * chunk_rows + place.line; row < walk.rows; row += walk.lines) {
+      const int64_t at = row * walk.vectors + place.column;
+      load(Count<1>{}, at, held);
+      use(Count<1>{}, at, held);
+    }
+  };
+  const auto start = [&](int64_t i) {
+    const int64_t chunk = kBackwards ? walk.chunks - 1 - i : i;
+    return (chunk * chunk_rows + place.line) * walk.vectors + place.column;
+  };
+  const Count<kRows> all;
+  int64_t i = blockIdx.x;
+  const int64_t blocks = gridDim.x, end = kBackwards ? walk.chunks : whole;
+  if (kBackwards && i == 0 && whole < walk.chunks) {
+    rest();
+    i += blocks;
+  }
+  Held<kTensors, kRows> one, other;
+  if (i < end) {
+    load(all, start(i), one);
+  }
+  for (; i < end; i += 2 * blocks) {
+    const bool more = i + blocks < end;
+    if (more) {
+      load(all, start(i + blocks), other);
+    }
+    use(all, start(i), one);
+    if (more) {
+      if (i + 2 * blocks < end) {
+        load(all, start(i + 2 * blocks), one);
+      }
+      use(all, start(i + blocks), other);
+    }
+  }
+  if (!kBackwards && whole < walk.chunks && (walk.chunks - 1) % blocks == blockIdx.x) {
+    rest();
   }
 }
 
@@ -100,17 +145,11 @@ __global__ void __launch_bounds__(kNormThreads)
   float shift[n] = {}, sum[n] = {}, square[n] = {};
   if (place.active) {
     unpack<T>(__ldg(x + first * walk.vectors + place.column), shift);
-    each_row<kRows, false>(walk, place, [&](auto count, int64_t at) {
-      constexpr int rows = decltype(count)::value;
-      uint4 bits[rows];
+    each_row<1, kRows, false>(walk, place, {x}, [&](auto count, int64_t, const auto& held) {
 #pragma unroll
-      for (int r = 0; r < rows; ++r) {
-        bits[r] = __ldg(x + at + static_cast<int64_t>(r) * walk.lines * walk.vectors);
-      }
-#pragma unroll
-      for (int r = 0; r < rows; ++r) {
+      for (int r = 0; r < decltype(count)::value; ++r) {
         float value[n];
-        unpack<T>(bits[r], value);
+        unpack<T>(held.bits[0][r], value);
 #pragma unroll
         for (int k = 0; k < n; ++k) {
           const float deviation = value[k] - shift[k];
@@ -151,7 +190,7 @@ struct Channels {
   }
 };
 
-template <typename T, Act act, int kRows>
+template <typename T, Act act, bool kResidual, int kRows>
 __global__ void __launch_bounds__(kNormThreads)
     apply_kernel(Walk walk,
                  const uint4* __restrict__ x,
@@ -167,28 +206,19 @@ __global__ void __launch_bounds__(kNormThreads)
     return;
   }
   const Channels<n> channel(place, walk.vectors * n, statistics, weight, bias);
-  each_row<kRows, true>(walk, place, [&](auto count, int64_t at) {
-    constexpr int rows = decltype(count)::value;
-    const int64_t step = static_cast<int64_t>(walk.lines) * walk.vectors;
-    uint4 bits[rows], more[rows];
+  const int64_t step = static_cast<int64_t>(walk.lines) * walk.vectors;
+  const auto use = [&](auto count, int64_t at, const auto& held) {
 #pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      bits[r] = __ldg(x + at + r * step);
-      if (residual != nullptr) {
-        more[r] = __ldg(residual + at + r * step);
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < decltype(count)::value; ++r) {
       float value[n];
-      unpack<T>(bits[r], value);
+      unpack<T>(held.bits[0][r], value);
 #pragma unroll
       for (int k = 0; k < n; ++k) {
         value[k] = activate<act>(fmaf(value[k] - channel.mean[k], channel.scale[k], channel.bias[k]), slope);
       }
-      if (residual != nullptr) {
+      if constexpr (kResidual) {
         float other[n];
-        unpack<T>(more[r], other);
+        unpack<T>(held.bits[1][r], other);
 #pragma unroll
         for (int k = 0; k < n; ++k) {
           value[k] += other[k];
@@ -196,7 +226,12 @@ __global__ void __launch_bounds__(kNormThreads)
       }
       y[at + r * step] = pack<T>(value);
     }
-  });
+  };
+  if constexpr (kResidual) {
+    each_row<2, kRows, true>(walk, place, {x, residual}, use);
+  } else {
+    each_row<1, kRows, true>(walk, place, {x}, use);
+  }
 }
 
 // Of a block's rows: the sums of the gradient at the norm's output and of its product with the normalised x.
@@ -216,20 +251,12 @@ __global__ void __launch_bounds__(kNormThreads)
   float sum[n] = {}, product[n] = {};
   if (place.active) {
     const Channels<n> channel(place, channels, statistics, weight, bias);
-    each_row<kRows, false>(walk, place, [&](auto count, int64_t at) {
-      constexpr int rows = decltype(count)::value;
-      const int64_t step = static_cast<int64_t>(walk.lines) * walk.vectors;
-      uint4 bits[rows], grads[rows];
+    each_row<2, kRows, false>(walk, place, {x, grad}, [&](auto count, int64_t, const auto& held) {
 #pragma unroll
-      for (int r = 0; r < rows; ++r) {
-        bits[r] = __ldg(x + at + r * step);
-        grads[r] = __ldg(grad + at + r * step);
-      }
-#pragma unroll
-      for (int r = 0; r < rows; ++r) {
+      for (int r = 0; r < decltype(count)::value; ++r) {
         float value[n], dz[n];
-        unpack<T>(bits[r], value);
-        unpack<T>(grads[r], dz);
+        unpack<T>(held.bits[0][r], value);
+        unpack<T>(held.bits[1][r], dz);
 #pragma unroll
         for (int k = 0; k < n; ++k) {
           const float deviation = value[k] - channel.mean[k];
@@ -275,20 +302,13 @@ __global__ void __launch_bounds__(kNormThreads)
     offset[k] = -channel.scale[k] * (sums[c] * per_count);
     slant[k] = -channel.scale[k] * statistics[channels + c] * (sums[channels + c] * per_count);
   }
-  each_row<kRows, true>(walk, place, [&](auto count, int64_t at) {
-    constexpr int rows = decltype(count)::value;
-    const int64_t step = static_cast<int64_t>(walk.lines) * walk.vectors;
-    uint4 bits[rows], grads[rows];
+  const int64_t step = static_cast<int64_t>(walk.lines) * walk.vectors;
+  each_row<2, kRows, true>(walk, place, {x, grad}, [&](auto count, int64_t at, const auto& held) {
 #pragma unroll
-    for (int r = 0; r < rows; ++r) {
-      bits[r] = __ldg(x + at + r * step);
-      grads[r] = __ldg(grad + at + r * step);
-    }
-#pragma unroll
-    for (int r = 0; r < rows; ++r) {
+    for (int r = 0; r < decltype(count)::value; ++r) {
       float value[n], dz[n];
-      unpack<T>(bits[r], value);
-      unpack<T>(grads[r], dz);
+      unpack<T>(held.bits[0][r], value);
+      unpack<T>(held.bits[1][r], dz);
 #pragma unroll
       for (int k = 0; k < n; ++k) {
         const float deviation = value[k] - channel.mean[k];
