@@ -12,6 +12,7 @@ from yolo.models.fused import norm_act
 NORM_EPS = 1e-5  # Darknet's cuDNN build (convolutional_layer.c); it keeps .99 of the running statistics
 NORM_MOMENTUM = 0.01
 LEAKY_SLOPE = 0.1
+CHANNELS_AT_ONCE = 8  # of tensor cores in half precision
 
 Activation = Literal["leaky", "mish", "linear"]
 Order = Literal["darknet", "space_to_depth"]
@@ -51,7 +52,20 @@ class ConvBnAct(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """``[N, C, H, W]``; ``residual`` is added behind the activation."""
-        return norm_act(self.conv(x), self.norm, self.act, residual)
+        return norm_act(convolve(self.conv, x), self.norm, self.act, residual)
+
+
+def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
+    """``conv(x)``; in mixed precision on a GPU the three channels of pictures become eight, five of them zero.
+
+    Tensor cores read eight at a time: cuDNN takes twice as long for three.
+    """
+    if conv.in_channels >= CHANNELS_AT_ONCE or not torch.is_autocast_enabled("cuda") or not x.is_cuda:
+        y: Tensor = conv(x)
+        return y
+    more = (0, 0, 0, 0, 0, CHANNELS_AT_ONCE - conv.in_channels)
+    x = F.pad(x.to(torch.get_autocast_dtype("cuda")), more)
+    return F.conv2d(x, F.pad(conv.weight, more), conv.bias, conv.stride, conv.padding)
 
 
 class Residual(nn.Module):
