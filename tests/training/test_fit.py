@@ -102,6 +102,31 @@ def test_the_best_checkpoint_is_the_average_of_its_epoch(tmp_path: Path, scenes:
     assert best.keys() == {"yolo", "state_dict", "epoch", "score"}
 
 
+class Validated(pl.Callback):
+    """Keeps the weights that each validation scored."""
+
+    def __init__(self) -> None:
+        self.weights: list[dict[str, torch.Tensor]] = []
+
+    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        for part in module.parameters() if trainer.state.fn == "validate" else ():
+            part.data = part.data.clone()  # what leaving the GPU does between two runs
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.weights.append({k: v.clone() for k, v in module.state_dict().items()})
+
+
+def test_every_validation_scores_the_average_and_leaves_the_weights(tmp_path: Path, scenes: Path) -> None:
+    """In a run and after it, when the tensors that training held have moved."""
+    validated = Validated()
+    module, trainer = fit(tmp_path, scenes, epochs=2, extra=(validated,))
+    last = torch.load(tmp_path / "last.ckpt", weights_only=True)
+    trainer.validate(module, datamodule=trainer.datamodule, verbose=False)
+    assert len(validated.weights) == 3
+    assert all(same(last["state_dict"], scored) for scored in validated.weights[1:])
+    assert same(last["raw_state_dict"], module.state_dict())
+
+
 def test_accumulation_steps_less_often(tmp_path: Path, scenes: Path) -> None:
     _, trainer = fit(tmp_path, scenes, epochs=2, accumulate=3)
     assert trainer.global_step == 2

@@ -27,7 +27,10 @@ class Ema(pl.Callback):
         self.average: dict[str, Tensor] = {}
         self._seen = 0
         self._swapped = False
-        self._pairs: list[tuple[list[Tensor], list[Tensor]]] = []  # averaged and current: floats, others
+        self._pairs: list[tuple[list[Tensor], list[Tensor]]] = []  # while training
+
+    def setup(self, trainer: pl.Trainer, module: pl.LightningModule, stage: str) -> None:
+        self._pairs = []  # of another run, whose tensors have moved
 
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         current = module.state_dict()
@@ -37,11 +40,13 @@ class Ema(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self._seen = trainer.global_step  # only now is it that of a resumed run
-        current = (
-            module.state_dict()
-        )  # walking the modules takes as long as dozens of kernels: once is enough
+        self._pairs = self._paired(module)  # once: walking the modules takes as long as dozens of kernels
+
+    def _paired(self, module: pl.LightningModule) -> list[tuple[list[Tensor], list[Tensor]]]:
+        """Averaged and current tensors: floats, others."""
+        current = module.state_dict()
         floats = [name for name, value in current.items() if value.is_floating_point()]
-        self._pairs = [
+        return [
             ([self.average[name] for name in names], [current[name] for name in names])
             for names in (floats, [name for name in current if name not in set(floats)])
         ]
@@ -60,10 +65,12 @@ class Ema(pl.Callback):
 
     @torch.no_grad()
     def _swap(self, module: pl.LightningModule) -> None:
-        for name, value in module.state_dict().items():
-            kept = value.clone()
-            value.copy_(self.average[name])
-            self.average[name].copy_(kept)
+        for averaged, current in self._pairs or self._paired(module):
+            if current:
+                kept = [torch.empty_like(value) for value in current]
+                torch._foreach_copy_(kept, current)
+                torch._foreach_copy_(current, averaged)
+                torch._foreach_copy_(averaged, kept)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self.average:
