@@ -1,6 +1,7 @@
 """Packages that not everybody needs: imported when used, named with their extra when missing."""
 
 import importlib
+import importlib.util
 from typing import Any
 
 EXTRAS = {
@@ -10,9 +11,15 @@ EXTRAS = {
     "onnxruntime": "export",
     "tensorrt": "tensorrt",
     "tensorrt_rtx": "tensorrt-rtx",
+    "cudnn": "fused",
     "fastapi": "serve",
     "uvicorn": "serve",
 }
+
+
+def installed(name: str) -> bool:
+    """Whether the package ``name`` can be imported."""
+    return importlib.util.find_spec(name) is not None
 
 
 def require(name: str) -> Any:

@@ -1,0 +1,102 @@
+"""Fused convolutions: put in the right places everywhere, and on a GPU the numbers of the layers that they replace."""
+
+from collections.abc import Callable
+from copy import deepcopy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from yolo import models
+from yolo.checkpoint import Model
+from yolo.data import Preprocess
+from yolo.deploy.fused import FusedConvolution, Kernels, Shape, fuse_convolutions
+from yolo.deploy.precision import folded
+from yolo.deploy.run_torch import TorchRuntime, _Fed, _Prepared
+from yolo.models.layers import ConvBnAct
+
+NETWORKS = ["yolov1", "yolov2", "yolov3", "yolov3_spp", "yolov3_tiny", "yolov4", "yolov4_tiny"]
+ACTS = {"leaky": F.leaky_relu, "mish": lambda x, slope: F.mish(x), "linear": lambda x, slope: x}
+
+
+class PlainKernels(Kernels):
+    """What a kernel says, by PyTorch's own convolution."""
+
+    def __call__(self, shape: Shape) -> Callable[..., Tensor]:
+        def run(image: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None) -> Tensor:
+            y = ACTS[shape.act](F.conv2d(image, weight, bias, shape.stride, shape.padding), shape.slope)
+            return y if residual is None else y + residual
+
+        return run
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_every_convolution_has_its_place(name: str) -> None:
+    torch.manual_seed(0)
+    network = folded(models.build(name, {"width": 0.25, "num_classes": 5}).eval())
+    fused = deepcopy(network)
+    fuse_convolutions(fused, PlainKernels(1))
+    assert not [module for module in fused.modules() if isinstance(module, nn.Conv2d | ConvBnAct)]
+    size = network.fixed_size or (64, 96)
+    images = torch.randint(0, 256, (2, 3, *size), dtype=torch.uint8)
+    with torch.inference_mode():
+        wanted = _Prepared(network, torch.float32, True)(images)
+        found = _Fed(fused, torch.float32, True)(images)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_what_cannot_be_fused_stays() -> None:
+    network = nn.Sequential(nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 8, 3, dilation=2), nn.Conv2d(8, 8, 1))
+    fuse_convolutions(network, PlainKernels(1))
+    assert [type(layer) for layer in network] == [nn.Conv2d, nn.Conv2d, FusedConvolution]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("inside", "outside", "size", "stride", "act", "residual"),
+    [
+        (3, 32, 3, 1, "leaky", False), (32, 64, 3, 2, "leaky", False), (64, 32, 1, 1, "leaky", False),
+        (32, 64, 3, 1, "leaky", True), (64, 255, 1, 1, "linear", False), (64, 64, 3, 1, "mish", True),
+    ],
+)  # fmt: skip
+def test_a_kernel_is_the_layer(
+    inside: int, outside: int, size: int, stride: int, act: str, residual: bool, dtype: torch.dtype
+) -> None:
+    pytest.importorskip("cudnn")
+    torch.manual_seed(0)
+    kinds = {"leaky": nn.LeakyReLU(0.1), "mish": nn.Mish(), "linear": nn.Identity()}
+    conv = nn.Conv2d(inside, outside, size, stride, size // 2)
+    layer = (
+        FusedConvolution(conv, kinds[act], Kernels(2)).cuda().to(dtype).to(memory_format=torch.channels_last)
+    )
+    for count in (1, 5):  # another shape has a kernel of its own
+        x = torch.randn(count, inside, 26, 38, device="cuda", dtype=dtype)
+        wanted = kinds[act](conv.cuda().to(dtype)(x).float())
+        other = torch.randn_like(wanted).to(dtype).to(memory_format=torch.channels_last) if residual else None
+        found = layer(x, other)
+        torch.testing.assert_close(
+            found.float(), wanted if other is None else wanted + other, rtol=2e-2, atol=2e-2
+        )
+    assert len(layer.kernels.made) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["yolov3_tiny", "yolov4_tiny"])
+def test_a_recorded_network_of_fused_kernels_detects_the_same(name: str) -> None:
+    pytest.importorskip("cudnn")
+    torch.manual_seed(0)
+    classes = tuple(f"c{i}" for i in range(5))
+    model = Model(models.build(name, {"num_classes": 5, "width": 0.5}).eval(), classes, Preprocess((96, 128)))
+    exact, fused = (
+        TorchRuntime(model, device="cuda", precision="fp16", mode=mode) for mode in ("eager", "graph")
+    )
+    assert any(isinstance(module, FusedConvolution) for module in fused._network.modules())
+    for count in (1, 3):
+        images = torch.randint(0, 256, (count, 3, 96, 128), dtype=torch.uint8)
+        for one, other in zip(fused.every(images), exact.every(images), strict=True):
+            torch.testing.assert_close(one, other, rtol=3e-2, atol=3e-2)
+        found = fused.suppress(fused.network(fused.upload(images)))
+        assert found.boxes.shape[0] == count
