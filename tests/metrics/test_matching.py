@@ -4,6 +4,7 @@ import pytest
 from tests.metrics.sets import found, record, truth
 from yolo.metrics.matching import Ranking, Rule, pairwise_iou, rank
 from yolo.metrics.pictures import picture
+from yolo.metrics.pool import pool
 from yolo.types import Found, Truth
 
 BOX = [0, 0, 10, 10]
@@ -13,7 +14,7 @@ FAR = [50, 50, 60, 60]
 
 def ranked(pairs: list[tuple[Found, Truth]], rule: Rule = "voc", classes: int = 1) -> list[Ranking]:
     pictures = [picture(f, record(str(i), t), classes, 0.0) for i, (f, t) in enumerate(pairs)]
-    return rank(pictures, classes, rule)
+    return rank(pool(pictures, classes), rule)
 
 
 def test_iou_by_hand() -> None:

@@ -11,6 +11,7 @@ from yolo.metrics.average_precision import Points, average_precision, check_poin
 from yolo.metrics.coco import coco_numbers
 from yolo.metrics.matching import Ranking, rank
 from yolo.metrics.pictures import Picture, distinct, picture
+from yolo.metrics.pool import pool
 from yolo.types import Found, Record
 
 ClassSet = Literal["present", "all"]
@@ -118,9 +119,9 @@ class DetectionMetric(torchmetrics.Metric):
     def compute(self) -> Report:
         """Evaluate everything that was added since the last reset."""
         pictures = distinct(self.pictures)
-        count = len(self.classes)
-        coco = coco_numbers(pictures, count, self.max_detections)
-        voc, darknet = rank(pictures, count, "voc"), rank(pictures, count, "darknet")
+        flat = pool(pictures, len(self.classes))
+        coco = coco_numbers(flat, self.max_detections)
+        voc, darknet = rank(flat, "voc"), rank(flat, "darknet")
         columns = {
             "ap": coco.class_ap(),
             "ap50": coco.class_ap(0),

@@ -1,13 +1,11 @@
 """Which detection finds which object at one IoU threshold: the rules of the VOC devkit and of Darknet."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from yolo.metrics.pictures import Picture
+from yolo.metrics.pool import IOU, Bools, Floats, Ints, Pool, shared_area
 
 Rule = Literal["voc", "darknet"]
 
@@ -16,8 +14,8 @@ Rule = Literal["voc", "darknet"]
 class Ranking:
     """The detections of one class over all pictures, by falling score, without the neutral ones."""
 
-    hits: NDArray[np.bool_]  # [K], found an object that no better detection had found
-    scores: NDArray[np.float64]  # [K]
+    hits: Bools  # [K], found an object that no better detection had found
+    scores: Floats  # [K]
     positives: int  # objects that were to be found
     neutral: int  # detections that count neither way
 
@@ -30,21 +28,16 @@ class Ranking:
         return len(self.hits) - self.true_positives
 
 
-def pairwise_iou(found: NDArray[np.float64], truth: NDArray[np.float64]) -> NDArray[np.float64]:
-    """IoU ``[K, T]`` of boxes ``[K, 4]`` and ``[T, 4]``, in double precision as in the references."""
-    corner = np.minimum(found[:, None, 2:], truth[None, :, 2:]) - np.maximum(
-        found[:, None, :2], truth[None, :, :2]
-    )
-    shared = corner.clip(0).prod(2)
+def pairwise_iou(found: Floats, truth: Floats) -> Floats:
+    """IoU ``[K, T]`` of boxes ``[K, 4]`` and ``[T, 4]``."""
+    shared = shared_area(found.T[:, :, None], truth.T[:, None, :])
     areas = [(boxes[:, 2:] - boxes[:, :2]).clip(0).prod(1) for boxes in (found, truth)]
     union = areas[0][:, None] + areas[1][None, :] - shared
     return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
 
 
-def rank(
-    pictures: Sequence[Picture], num_classes: int, rule: Rule, iou_threshold: float = 0.5
-) -> list[Ranking]:
-    """Match detections to objects, class by class.
+def rank(pool: Pool, rule: Rule) -> list[Ranking]:
+    """Match detections to objects, class by class, at IoU .5.
 
     Each detection looks at the object of its class that it overlaps most. The best-scored detection of an
     object finds it, every further one is a false alarm. Equal scores keep the order of the pictures.
@@ -59,56 +52,32 @@ def rank(
     Returns:
         One ranking per class.
     """
-    targets, neutral, positive_labels = _targets(pictures, rule, iou_threshold)
-    labels = np.concatenate([np.empty(0, np.int64), *(one.labels for one in pictures)])
-    scores = np.concatenate([np.empty(0), *(one.scores for one in pictures)])
-    positives = np.bincount(positive_labels, minlength=num_classes)
+    targets, neutral = _targets(pool, rule)
+    positives = np.bincount(pool.labels[~pool.optional], minlength=len(pool.classes))
     rankings = []
-    for label in range(num_classes):
-        of_class = labels == label
-        chosen = np.flatnonzero(of_class & ~neutral)
-        chosen = chosen[np.argsort(-scores[chosen], kind="stable")]
+    for rows, count in zip(pool.classes, positives.tolist(), strict=True):
+        chosen = rows.start + np.flatnonzero(~neutral[rows])
         hits = _first_claims(targets[chosen])
-        rankings.append(
-            Ranking(hits, scores[chosen], int(positives[label]), int(of_class.sum()) - len(chosen))
-        )
+        rankings.append(Ranking(hits, pool.scores[chosen], count, rows.stop - rows.start - len(chosen)))
     return rankings
 
 
-def _targets(
-    pictures: Sequence[Picture], rule: Rule, iou_threshold: float
-) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
-    """Which object each detection claims (-1: none) and whether it is neutral, picture after picture.
-
-    The third array holds the labels of all objects that are to be found.
-    """
-    targets, neutrals, positives = [np.empty(0, np.int64)], [np.empty(0, np.bool_)], [np.empty(0, np.int64)]
-    first = 0
-    for one in pictures:
-        boxes = np.asarray(one.truth.boxes, np.float64).reshape(-1, 4)
-        labels = np.asarray(one.truth.labels, np.int64).reshape(-1)
-        optional = np.asarray(one.truth.difficult | one.truth.crowd, np.bool_).reshape(-1)
-        positives.append(labels[~optional])
-        target, neutral = np.full(len(one.labels), -1), np.zeros(len(one.labels), np.bool_)
-        if len(labels) and len(target):
-            iou = np.where(one.labels[:, None] == labels, pairwise_iou(one.boxes, boxes), -1.0)
-            if rule == "voc":
-                best = iou.argmax(1)
-                claims = iou.max(1) >= iou_threshold
-                neutral = claims & optional[best]
-            else:
-                plain = np.where(optional, -1.0, iou)
-                best = plain.argmax(1)
-                claims = plain.max(1) > iou_threshold
-                neutral = ~claims & (np.where(optional, iou, -1.0).max(1) > iou_threshold)
-            target = np.where(claims, best + first, -1)
-        targets.append(target)
-        neutrals.append(neutral)
-        first += len(labels)
-    return np.concatenate(targets), np.concatenate(neutrals), np.concatenate(positives)
+def _targets(pool: Pool, rule: Rule) -> tuple[Ints, Bools]:
+    """Which object each detection claims (-1: none) and whether it is neutral."""
+    meet = pool.iou >= IOU if rule == "voc" else pool.iou > IOU  # a crowd meets what lies in it, too
+    found, truth = pool.found[meet], pool.truth[meet]
+    optional = pool.optional[truth]
+    targets = np.full(len(pool.scores), -1)
+    if rule == "voc":
+        targets[found[::-1]] = truth[::-1]  # the first object of each detection is written last
+        return targets, (targets >= 0) & np.append(pool.optional, False)[targets]
+    targets[found[~optional][::-1]] = truth[~optional][::-1]
+    neutral = np.zeros(len(targets), np.bool_)
+    neutral[found[optional]] = True
+    return targets, neutral & (targets < 0)
 
 
-def _first_claims(targets: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _first_claims(targets: Ints) -> Bools:
     """True where a target (not -1) stands for the first time."""
     hits = np.zeros(len(targets), np.bool_)
     hits[np.unique(targets, return_index=True)[1]] = True

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from yolo.metrics.average_precision import average_precision
 from yolo.metrics.matching import pairwise_iou, rank
 from yolo.metrics.pictures import Picture
+from yolo.metrics.pool import IOU, pool
 
-IOU = 0.5
 THRESHOLDS = np.linspace(0.0, 1.0, 101)
 Floats = NDArray[np.float64]
 
@@ -59,7 +59,7 @@ class ClassCurve:
 
 def class_curves(pictures: Sequence[Picture], classes: Sequence[str]) -> list[ClassCurve]:
     """The curves of the classes that have an object to find."""
-    rankings = rank(pictures, len(classes), "voc", IOU)
+    rankings = rank(pool(pictures, len(classes)), "voc")
     return [
         ClassCurve(name, one.positives, one.scores, one.hits)
         for name, one in zip(classes, rankings, strict=True)
