@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from omegaconf import DictConfig
 
-from yolo.cli import describe, main
+from yolo.cli import answer, describe, main
 
 Run = Callable[..., tuple[int, str, str]]
 GIVEN = ("weights=a.ckpt", "source=b")
@@ -34,6 +34,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         monkeypatch.setattr(sys, "argv", ["tool.py", *arguments])
         status = 0
         try:
+            answer("predict", "Find things: python tools/predict.py")
             tool()
         except SystemExit as stop:
             status = int(stop.code or 0)
@@ -113,6 +114,54 @@ def test_options_that_must_be_given(run: Run) -> None:
     assert (status, err) == (2, "tool.py: weights=... must be given (--help shows an example)\n")
 
 
+@pytest.mark.parametrize(
+    ("config", "given", "missing"),
+    [
+        ("train", ("data=yolo_txt",), "data.num_classes=..., data.root=..."),
+        ("val", ("weights=a", "data=coco_json", "data.root=b"), "data.num_classes=..."),
+    ],
+)
+def test_a_choice_of_a_group_does_not_give_what_it_leaves_open(
+    config: str,
+    given: tuple[str, ...],
+    missing: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["tool.py", *given])
+    with pytest.raises(SystemExit):
+        answer(config, "Work.")
+    assert capsys.readouterr().err == f"tool.py: {missing} must be given (--help shows an example)\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "the first word is check, convert or show (--help shows examples)"),
+        (("data=bccd",), "the first word is check, convert or show (--help shows examples)"),
+        (("chek", "data=bccd"), "no 'chek': the first word is check, convert or show"),
+        (("verb=chek",), "no 'chek': the first word is check, convert or show"),
+        (("check", "data=bcd"), "no data=bcd; the nearest is 'data=bccd' (--help lists all)"),
+    ],
+)
+def test_verbs(
+    arguments: tuple[str, ...],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["data.py", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        answer("data", "Look.", verbs=("check", "convert", "show"))
+    assert (stop.value.code, capsys.readouterr().err) == (2, f"data.py: {message}\n")
+
+
+def test_a_verb_becomes_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["data.py", "check", "data=bccd"])
+    answer("data", "Look.", verbs=("check", "convert", "show"))
+    assert sys.argv == ["data.py", "verb=check", "data=bccd"]
+
+
 def test_errors_of_the_work_are_one_line(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     assert run("weights=a", "source=bad") == (1, "", "tool.py: the source is bad\n")
     monkeypatch.setenv("YOLO_DEBUG", "1")
@@ -130,13 +179,9 @@ def test_mistakes_of_ours_keep_their_traceback(run: Run) -> None:
 
 
 def test_wrong_choice_of_a_group(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    @main("val")
-    def tool(cfg: DictConfig) -> None:
-        raise AssertionError("must not run")
-
     monkeypatch.setattr(sys, "argv", ["tool.py", "weights=a", "data=bcd"])
     with pytest.raises(SystemExit) as stop:
-        tool()
+        answer("val", "Score.")
     assert stop.value.code == 2
     assert capsys.readouterr().err.startswith("tool.py: no data=bcd; the nearest is 'data=bccd'")
 

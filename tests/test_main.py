@@ -1,6 +1,7 @@
 """`yolo TOOL` is tools/TOOL.py."""
 
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +61,28 @@ def test_help_has_groups_defaults_and_an_example(name: str, run: Run) -> None:
     assert (status, err) == (0, "")
     assert f"python tools/{name}.py " in out.partition("example")[2]
     assert "options" in out
+
+
+def test_mistakes_and_help_do_not_wait_for_torch(tmp_path: Path) -> None:
+    """A misspelt option of any tool is named at once, not after the seconds that torch takes to load."""
+    calls = [[name, *(["train"] if name == "benchmark" else [])] for name in NAMES if name != "report"]
+    work = f"""
+import sys
+from yolo import __main__ as console
+for call in {calls!r}:
+    for wrong in ("--help", "nonsense=1"):
+        sys.argv = ["yolo", *call, wrong]
+        try:
+            console.main()
+        except SystemExit as stop:
+            assert stop.code == (0 if wrong == "--help" else 2), (call, wrong, stop.code)
+        assert "torch" not in sys.modules and "cv2" not in sys.modules, call
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", work], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == len(calls), done.stderr
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # setuptools: folders of YAML look like packages

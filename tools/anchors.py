@@ -1,7 +1,11 @@
 """Make and compare anchors: python tools/anchors.py kmeans data=bccd model=yolov2 k=5 (configs/anchors.yaml)."""
 
+from yolo.cli import answer, main
+
+if __name__ == "__main__":
+    answer("anchors", __doc__, verbs=("kmeans", "refine", "compare", "plot"))
+
 import logging
-import sys
 from pathlib import Path
 
 import torch
@@ -11,15 +15,12 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from yolo.anchors import Assignment, Fit, Study, kmeans, measure, nearest
-from yolo.cli import main
 from yolo.data import Annotated
 from yolo.data.scales import scaled_sizes
 from yolo.models.detector import Detector
 from yolo.report.anchors import anchors_table, cfg_line, plot_cloud, plot_curve, plot_heads, sets_table
 
 log = logging.getLogger("yolo.anchors")
-
-TASKS = ("kmeans", "refine", "compare", "plot")
 
 
 def read(data: DictConfig, split: str) -> Annotated:
@@ -137,8 +138,6 @@ def write(cfg: DictConfig, name: str, fit: Fit, path: Path) -> None:
 @main("anchors")
 def anchors(cfg: DictConfig) -> None:
     """Compute anchors for a data set, and say whether they are worth it."""
-    if cfg.verb not in TASKS:
-        raise ValueError(f"the first word is {', '.join(TASKS)}, got {cfg.verb!r}")
     folder = Path(HydraConfig.get().runtime.output_dir)
     study = begin(cfg)
     collect(cfg, study)
@@ -154,11 +153,5 @@ def anchors(cfg: DictConfig) -> None:
         write(cfg, name, study.fits[name], path)
 
 
-def verb_first(arguments: list[str]) -> list[str]:
-    """Hydra knows only options: the word that stands first becomes one."""
-    return [f"verb={arguments[0]}", *arguments[1:]] if arguments and arguments[0] in TASKS else arguments
-
-
 if __name__ == "__main__":
-    sys.argv[1:] = verb_first(sys.argv[1:])
     anchors()

@@ -1,9 +1,16 @@
-"""Measure parts of the project: benchmark.py ops [--device cuda] | model weights=... | train model=... data=..."""
+"""Time operators, a model or a training: python tools/benchmark.py ops | model weights=... | train data=..."""
+
+import sys
+
+from yolo.cli import answer
+from yolo.cli import main as hydra_tool
+
+if __name__ == "__main__" and sys.argv[1:2] in (["model"], ["train"]):
+    answer("benchmark" if sys.argv[1] == "model" else "benchmark_train", __doc__, skip=1)
 
 import argparse
 import copy
 import json
-import sys
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -18,7 +25,6 @@ from train import build, detection, make_data, trainer_settings
 
 from yolo import models
 from yolo.checkpoint import Model
-from yolo.cli import main as hydra_tool
 from yolo.data import Preprocess
 from yolo.deploy import Runtime, load_detector
 from yolo.deploy import benchmark as deployed
@@ -43,6 +49,8 @@ def add_ops(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> 
 @hydra_tool("benchmark")
 def model(cfg: DictConfig) -> None:
     """Time a model from files to detections, stage by stage."""
+    if (cfg.weights is None) == (cfg.fresh is None):
+        raise ValueError("give either weights=... or fresh=..., the name of a model of yolo.models")
     batches = [int(one) for one in OmegaConf.to_container(cfg.batch)]  # type: ignore[union-attr]
     size = None if cfg.size is None else tuple(cfg.size)
     output = Path(cfg.output or Path(HydraConfig.get().runtime.output_dir) / "timings.json")
@@ -60,8 +68,6 @@ def model(cfg: DictConfig) -> None:
 
 
 def _runtime(cfg: DictConfig, size: tuple[int, int] | None, files: list[str]) -> Runtime:
-    if (cfg.weights is None) == (cfg.fresh is None):
-        raise ValueError("give either weights=... or fresh=..., the name of a model of yolo.models")
     options = {"precision": cfg.precision, "mode": cfg.mode, "autotune": cfg.autotune}
     if cfg.weights is not None:
         runtime = load_detector(cfg.weights, device=cfg.device, cfg=cfg.cfg, **options)
@@ -78,6 +84,7 @@ def _runtime(cfg: DictConfig, size: tuple[int, int] | None, files: list[str]) ->
 def training(cfg: DictConfig) -> None:
     """Time a training with and without its loader, and the parts of a step."""
     quiet()
+    sys.argv.insert(1, "train")  # Lightning starts further processes by this command line
     folder = Path(HydraConfig.get().runtime.output_dir)
     data = make_data(cfg)
     data.batch_size = cfg.data.batch_size

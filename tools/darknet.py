@@ -1,4 +1,9 @@
-"""Darknet files in and out: python tools/darknet.py import weights=a.weights output=a.ckpt."""
+"""Read, write or describe Darknet's files: python tools/darknet.py import weights=a.weights output=a.ckpt."""
+
+from yolo.cli import answer, main
+
+if __name__ == "__main__":
+    answer("darknet", __doc__, verbs=("import", "export", "info"))
 
 import logging
 import sys
@@ -9,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from yolo import darknet
 from yolo.checkpoint import Model, darknet_model, load_any, save_model
-from yolo.cli import main
 from yolo.darknet.info import describe_weights, survey, table
 from yolo.darknet.zoo import ZOO
 from yolo.inference import with_preprocess
@@ -86,16 +90,8 @@ TASKS = {"import": import_, "export": export, "info": info}
 @main("darknet")
 def tool(cfg: DictConfig) -> None:
     """Read and write Darknet's .cfg and .weights files."""
-    if cfg.verb not in TASKS:
-        raise ValueError(f"the first word is {', '.join(TASKS)}, got {cfg.verb!r}")
     TASKS[cfg.verb](cfg)
 
 
-def verb_first(arguments: list[str]) -> list[str]:
-    """Hydra knows only options: the word that stands first becomes one."""
-    return [f"verb={arguments[0]}", *arguments[1:]] if arguments and arguments[0] in TASKS else arguments
-
-
 if __name__ == "__main__":
-    sys.argv[1:] = verb_first(sys.argv[1:])
     tool()

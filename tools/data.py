@@ -1,4 +1,9 @@
-"""Data sets: python tools/data.py check data=bccd | convert ... | show ... (configs/data.yaml)."""
+"""Check, convert or draw a data set: python tools/data.py check data=bccd (configs/data.yaml)."""
+
+from yolo.cli import answer, main
+
+if __name__ == "__main__":
+    answer("data", __doc__, verbs=("check", "convert", "show"))
 
 import logging
 import sys
@@ -12,7 +17,6 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.progress import Progress
 
-from yolo.cli import main
 from yolo.data import Annotated
 from yolo.data.writers import Options, convert
 from yolo.doctor import (
@@ -29,8 +33,6 @@ from yolo.doctor import (
 from yolo.doctor.source import Reader
 
 log = logging.getLogger("yolo.data.tool")
-
-TASKS = ("check", "convert", "show")
 
 
 def open_data(cfg: DictConfig) -> tuple[str, dict[str, Reader]]:
@@ -127,8 +129,6 @@ def show(cfg: DictConfig, folder: Path) -> None:
 @main("data")
 def data(cfg: DictConfig) -> None:
     """Check a data set, convert it, show its pictures."""
-    if cfg.verb not in TASKS:
-        raise ValueError(f"the first word is {', '.join(TASKS)}, got {cfg.verb!r}")
     folder = Path(HydraConfig.get().runtime.output_dir)
     if cfg.verb == "convert":
         rewrite(cfg)
@@ -138,11 +138,5 @@ def data(cfg: DictConfig) -> None:
         sys.exit(1)
 
 
-def verb_first(arguments: list[str]) -> list[str]:
-    """Hydra knows only options: the word that stands first becomes one."""
-    return [f"verb={arguments[0]}", *arguments[1:]] if arguments and arguments[0] in TASKS else arguments
-
-
 if __name__ == "__main__":
-    sys.argv[1:] = verb_first(sys.argv[1:])
     data()

@@ -1,4 +1,9 @@
-"""Write a model as ONNX, TensorRT engine or Triton repository (configs/export.yaml has every option)."""
+"""Write a model as ONNX, TensorRT engine or Triton repository: python tools/export.py weights=best.ckpt."""
+
+from yolo.cli import answer, main
+
+if __name__ == "__main__":
+    answer("export", __doc__)
 
 import logging
 from dataclasses import replace
@@ -11,7 +16,6 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
 from yolo.checkpoint import load_model
-from yolo.cli import main
 from yolo.data import Annotated
 from yolo.deploy import (
     TOLERANCES,
@@ -84,6 +88,12 @@ def run(cfg: DictConfig) -> None:
         export_report(folder, done.path, done.passed, tables, Started.now(OmegaConf.to_yaml(cfg)))
     if not done.passed:
         raise ValueError(f"{done.path}: over tolerance, see the table; do not use this file")
+    if (
+        options["parity"]["source"] is None
+        and "data" not in cfg
+        and not any(row.detections for row in done.rows)
+    ):
+        log.info("nothing was found on the built-in pictures: parity.source=pictures/ compares on your own")
     log.info("written: %s", done.path)
 
 

@@ -1,5 +1,10 @@
 """Find objects, or name pictures: python tools/predict.py weights=best.ckpt source=pictures/ (configs/predict.yaml)."""
 
+from yolo.cli import answer, main
+
+if __name__ == "__main__":
+    answer("predict", __doc__)
+
 import logging
 import sys
 from pathlib import Path
@@ -9,7 +14,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from yolo.checkpoint import ClassifierModel
 from yolo.classify import Namer, write_names
-from yolo.cli import main
 from yolo.deploy import open_any
 from yolo.inference import with_preprocess
 from yolo.predict import Predictor, shots
@@ -43,12 +47,16 @@ def predict(cfg: DictConfig) -> None:
     saves = {key: options[key] for key in ("save_images", "save_txt", "save_confidence", "save_crops")}
     done = write_predictions(predictor.stream(source), predictor.classes, folder, **saves)
     log.info(
-        "%d detections in %d pictures, %d unreadable: %s",
+        "detections: %d, in pictures: %d (unreadable: %d), in %s",
         done.detections,
         done.pictures,
         len(done.problems),
         folder,
     )
+    if done.pictures and not done.detections:
+        log.info(
+            "nothing scores over score_threshold=%s: a lower one shows weaker detections", cfg.score_threshold
+        )
     if done.pictures == 0:
         raise ValueError(f"not one picture could be read, the first: {done.problems[0]}")
 

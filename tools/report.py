@@ -1,4 +1,4 @@
-"""Runs side by side: python tools/report.py compare runs/train/a runs/train/b [--output compare.html]."""
+"""Compare runs: python tools/report.py compare runs/train/a runs/train/b [--output compare.html]."""
 
 import argparse
 import os

@@ -1,10 +1,14 @@
 """Serve a model to a browser and to programs: python tools/serve.py weights=best.ckpt (configs/serve.yaml)."""
 
+from yolo.cli import answer, main
+
+if __name__ == "__main__":
+    answer("serve", __doc__)
+
 import logging
 
 from omegaconf import DictConfig, OmegaConf
 
-from yolo.cli import main
 from yolo.deploy import load_detector
 from yolo.deploy.extras import require
 from yolo.inference import with_preprocess

@@ -3,6 +3,11 @@
 A classifier, whose backbone a detector then starts from: python tools/train.py task=classify data.root=PATH
 """
 
+from yolo.cli import answer, main
+
+if __name__ == "__main__":
+    answer("train", __doc__)
+
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +24,6 @@ from torch import nn
 
 from yolo.anchors import Assignment
 from yolo.checkpoint import ClassifierModel, Model, load_model, read
-from yolo.cli import main
 from yolo.deploy import Int8Options, ranges_of
 from yolo.deploy.pictures import load_images
 from yolo.metrics import DetectionMetric

@@ -1,5 +1,10 @@
 """Score a detector: python tools/val.py weights=best.ckpt data=bccd split=test (configs/val.yaml)."""
 
+from yolo.cli import answer, main
+
+if __name__ == "__main__":
+    answer("val", __doc__)
+
 import logging
 import time
 from pathlib import Path
@@ -9,7 +14,6 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
-from yolo.cli import main
 from yolo.data import Annotated
 from yolo.deploy import open_model
 from yolo.evaluate import evaluate

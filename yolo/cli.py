@@ -3,6 +3,9 @@
 ``python tools/val.py weights=best.ckpt data=bccd`` exits with 2 and one line when an option does not exist
 (with the nearest one), before anything is read; with 1 and one line when a file or value is wrong
 (``YOLO_DEBUG=1`` shows the traceback). ``--help`` lists the groups and every option with its default.
+
+A tool begins with :func:`answer`, above its other imports: torch takes seconds to load, a misspelt option is found in
+less than one.
 """
 
 import difflib
@@ -36,8 +39,44 @@ class UsageError(ValueError):
     """The command line asks for something that does not exist."""
 
 
+def answer(config_name: str, about: str, verbs: Sequence[str] = (), skip: int = 0) -> None:
+    """Print ``--help``, or say what is wrong with the command line, and exit; return if the tool may run.
+
+    Args:
+        config_name: ``configs/<config_name>.yaml`` has the options.
+        about: The tool's docstring.
+        verbs: What the first word may be. Hydra knows only options: the word becomes ``verb=...``.
+        skip: Words before the options, of a tool that has several configs.
+    """
+    with _Spoken():
+        if verbs:
+            sys.argv[1:] = _verb_first(sys.argv[1:], verbs)
+        arguments = sys.argv[1 + skip :]
+        overrides = [argument for argument in arguments if not argument.startswith("-")]
+        if "--help" in arguments or "-h" in arguments:
+            sys.stdout.write(describe(config_name, about, overrides))
+            sys.exit(0)
+        if len(overrides) == len(arguments):  # Hydra's own flags are its business
+            check(config_name, overrides)
+
+
+def _verb_first(arguments: list[str], verbs: Sequence[str]) -> list[str]:
+    """The arguments with the word that stands first as an option."""
+    first = (arguments or [""])[0].removeprefix("verb=")
+    if first in verbs:
+        return [f"verb={first}", *arguments[1:]]
+    if first.startswith("-"):
+        return arguments
+    if first and "=" not in first:
+        raise UsageError(f"no {first!r}: the first word is {', '.join(verbs[:-1])} or {verbs[-1]}")
+    raise UsageError(f"the first word is {', '.join(verbs[:-1])} or {verbs[-1]} (--help shows examples)")
+
+
 def main(config_name: str) -> Callable[[Task], Callable[[], None]]:
-    """Make a tool of a function that takes the composed config ``configs/<config_name>.yaml``."""
+    """Make a tool of a function that takes the composed config ``configs/<config_name>.yaml``.
+
+    The command line has gone through :func:`answer`.
+    """
 
     def decorate(task: Task) -> Callable[[], None]:
         @functools.wraps(task)
@@ -48,16 +87,7 @@ def main(config_name: str) -> Callable[[Task], Callable[[], None]]:
 
         @functools.wraps(task)
         def tool() -> None:
-            arguments = sys.argv[1:]
-            overrides = [argument for argument in arguments if not argument.startswith("-")]
             with _Spoken():
-                if "--help" in arguments or "-h" in arguments:
-                    sys.stdout.write(describe(config_name, task.__doc__ or "", overrides))
-                    return
-                if not any(
-                    argument.startswith("-") for argument in arguments
-                ):  # Hydra's own flags are its business
-                    check(config_name, overrides)
                 _name_shared_by_ranks()
                 os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises, and the words are ours
                 hydra.main(version_base="1.3", config_path=str(_folder()), config_name=config_name)(guarded)()
@@ -140,7 +170,7 @@ def check(config_name: str, overrides: Sequence[str]) -> None:
     for one in parsed:
         if one.key_or_group not in groups:
             _check_one(one, base, groups)
-    given = {one.key_or_group for one in parsed}
+    given = {one.key_or_group for one in parsed} - groups.keys()  # a choice does not give what it leaves open
     missing = [key for key in _keys(base) if _is_missing(base, key) and not _covered(key, given)]
     if missing:
         raise UsageError(
@@ -332,14 +362,19 @@ def _chosen(config_name: str, overrides: Sequence[str] = ()) -> dict[str, str | 
     return {str(name): choice for name, choice in choices.items() if not str(name).startswith("hydra/")}
 
 
-def describe(config_name: str, purpose: str, overrides: Sequence[str] = ()) -> str:
+def describe(config_name: str, about: str, overrides: Sequence[str] = ()) -> str:
     """The text of ``--help``: every option with its default and what its config says about it."""
     head = [line for line in _read(config_name).splitlines() if line.startswith("#")]
+    examples = [line[line.index("python tools/") :] for line in head if "python tools/" in line]
+    tool, word = re.match(r"python tools/(\w+)\.py( \w+(?= ))?", examples[0]).groups("")  # type: ignore[union-attr]
+    word = " VERB" if "verb:" in _read(config_name) else word
     groups = _chosen(config_name)
     chosen = _chosen(config_name, [one for one in overrides if one.partition("=")[0] in groups])
-    lines = [*purpose.strip().splitlines()[:1], ""]
-    lines += [f"usage: python tools/{config_name}.py [group=choice ...] [option=value ...]"]
-    lines += [f"example: {line[line.index('python tools/') :]}" for line in head if "python tools/" in line]
+    lines = [f"{about.partition(': python ')[0].strip()}.", ""]
+    lines += [
+        f"usage: yolo {tool}{word} [group=choice ...] [option=value ...], or python tools/{tool}.py{word} ..."
+    ]
+    lines += [f"example: {example}" for example in examples]
     if groups:
         lines += ["", "groups"] + [f"  {group}={'|'.join(_choices(group))}" for group in sorted(groups)]
     lines += ["", "options"] + [f"  {line}" for line in _options(config_name)]

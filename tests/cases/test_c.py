@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from tests.cases.inputs import case, copied, counts, expected
 from yolo.checkpoint import load_model
-from yolo.cli import main
+from yolo.cli import answer, main
 from yolo.darknet import load_darknet
 from yolo.data import read_darknet, read_yolo
 from yolo.data.formats.plain_yaml import class_names
@@ -36,6 +36,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
         status = 0
         try:
+            answer("train", "Train.")
             main("train")(begun.append)()
         except SystemExit as stop:
             status = int(stop.code or 0)

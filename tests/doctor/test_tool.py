@@ -63,7 +63,7 @@ def test_check_exits_with_0_when_nothing_is_lost_and_with_1_when_something_is(
 def test_words_for_what_is_wrong(run: Run, tmp_path: Path) -> None:
     for arguments, status, text in (
         (["check", "source=nowhere"], 1, "data.py: nowhere: no such file or folder"),
-        (["chek", "data=bccd"], 2, "data.py: 'chek' is no option"),
+        (["chek", "data=bccd"], 2, "data.py: no 'chek': the first word is check, convert or show"),
         (["check", f"source={tmp_path}"], 1, f"data.py: {tmp_path}: no data set is recognised in it"),
         (["check", "limits.tiny=-1", "source=x"], 1, "data.py: x: no such file or folder"),
     ):

@@ -109,7 +109,7 @@ def test_a_checkpoint_brings_it_back(tmp_path: Path) -> None:
 def test_what_it_cannot_be_is_said() -> None:
     with pytest.raises(ValueError, match=r"the backbone is one of darknet19, .* got 'vgg'"):
         centernet(backbone="vgg")
-    with pytest.raises(ValueError, match="at least one class"):
+    with pytest.raises(ValueError, match="at least one, got"):
         centernet(num_classes=0, backbone="darknet19", width=0.125)
     with pytest.raises(ValueError, match="multiple of 32"):
         centernet(backbone="darknet19", width=0.125)(torch.zeros(1, 3, 40, 64))

@@ -56,8 +56,9 @@ def test_width_rounds_to_eight(channels: int, width: float, result: int) -> None
 def test_wrong_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="width must be above 0, got 0"):
         yolov2(width=0)
-    with pytest.raises(ValueError, match="at least one class, got num_classes=0"):
-        yolov2(num_classes=0, width=0.25)
+    for classes, said in ((0, "0"), ("six", "'six'"), (2.5, "2.5")):
+        with pytest.raises(ValueError, match=f"a whole number of classes, at least one, got {said}"):
+            yolov2(num_classes=classes, width=0.25)
 
 
 def test_build_knows_only_published_names_and_options() -> None:

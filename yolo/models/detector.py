@@ -42,8 +42,8 @@ class Network(nn.Module, ABC):
         specs: Sequence[HeadSpec] = (),
     ) -> None:
         super().__init__()
-        if num_classes < 1:
-            raise ValueError(f"a detector needs at least one class, got num_classes={num_classes}")
+        if not isinstance(num_classes, int) or num_classes < 1:
+            raise ValueError(f"a detector needs a whole number of classes, at least one, got {num_classes!r}")
         self.num_classes = num_classes
         self.stride = stride
         self.fixed_size = fixed_size

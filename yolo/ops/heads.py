@@ -43,8 +43,10 @@ class HeadSpec:
     sqrt: bool = True
 
     def __post_init__(self) -> None:
-        if self.num_classes < 1:
-            raise ValueError(f"a head needs at least one class, got num_classes={self.num_classes}")
+        if not isinstance(self.num_classes, int) or self.num_classes < 1:
+            raise ValueError(
+                f"a head needs a whole number of classes, at least one, got {self.num_classes!r}"
+            )
         if self.kind == "grid":
             if self.side < 1 or self.boxes_per_cell < 1:
                 raise ValueError(

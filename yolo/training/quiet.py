@@ -20,4 +20,4 @@ def quiet() -> None:
 
 
 def _no_advertisement(record: logging.LogRecord) -> bool:
-    return "Tip:" not in str(record.msg)
+    return not any(part in str(record.msg) for part in ("Tip:", "TPU available"))

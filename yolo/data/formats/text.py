@@ -43,7 +43,9 @@ def read_text(path: str | Path) -> str:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read: {error.strerror}") from error
+        folder = Path(path).parent
+        why = error.strerror if folder.is_dir() else f"there is no folder {folder}"
+        raise ValueError(f"{path}: cannot be read: {why}") from error
     return decode_text(data, path)
 
 
