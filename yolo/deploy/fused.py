@@ -46,7 +46,7 @@ class Kernel:
 
     def __call__(self, image: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None) -> Tensor:
         cudnn = require("cudnn")
-        y = image.new_empty(self.out).to(memory_format=torch.channels_last)
+        y = torch.empty(self.out, dtype=image.dtype, device=image.device, memory_format=torch.channels_last)
         given = (image, weight, bias, y) if residual is None else (image, weight, bias, y, residual)
         workspace = torch.empty(max(self.workspace, 1), dtype=torch.uint8, device=image.device)
         cudnn.set_stream(self.handle, torch.cuda.current_stream(image.device).cuda_stream)
@@ -188,7 +188,8 @@ class FusedConvolution(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         spare = self.weight.shape[1] - x.shape[1]
-        x = F.pad(x, (0, 0, 0, 0, 0, spare)) if spare else x.contiguous(memory_format=torch.channels_last)
+        x = F.pad(x, (0, 0, 0, 0, 0, spare)) if spare else x
+        x = x.contiguous(memory_format=torch.channels_last)
         shape = Shape(
             x.device, x.dtype, tuple(x.shape), tuple(self.weight.shape), self.stride, self.padding,
             self.act, self.slope, residual is not None,
@@ -206,7 +207,7 @@ def fuse_convolutions(network: nn.Module, kernels: Kernels) -> None:
         if isinstance(layer.norm, nn.Identity) and type(layer.act) in ACTIVATIONS:
             replace_module(network, layer, FusedConvolution(layer.conv, layer.act, kernels))
     inner = {id(module.conv) for module in network.modules() if isinstance(module, ConvBnAct)}
-    for conv in [module for module in network.modules() if type(module) is nn.Conv2d]:
+    for conv in [module for module in network.modules() if isinstance(module, nn.Conv2d)]:
         plain = conv.groups == 1 and conv.dilation == (1, 1) and not isinstance(conv.padding, str)
         if plain and id(conv) not in inner:
             replace_module(network, conv, FusedConvolution(conv, nn.Identity(), kernels))

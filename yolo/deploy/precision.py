@@ -47,7 +47,7 @@ def fill_channels(detector: nn.Module) -> None:
     That is the first one, with 3 in, and heads, with 255 out, say: cuDNN takes two to four times as long for them as
     for 8 and 256 (float16 on an H200).
     """
-    for conv in [module for module in detector.modules() if type(module) is nn.Conv2d]:
+    for conv in [module for module in detector.modules() if isinstance(module, nn.Conv2d)]:
         if conv.groups == 1 and (conv.in_channels % EIGHT or conv.out_channels % EIGHT):
             replace_module(detector, conv, Filled(conv))
 

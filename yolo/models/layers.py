@@ -30,6 +30,19 @@ def activation(name: Activation) -> nn.Module:
     raise ValueError(f"an activation is one of leaky, mish and linear, got {name!r}")
 
 
+class Convolution(nn.Conv2d):
+    """In mixed precision on a GPU the three channels of pictures become eight, five of them zero.
+
+    Tensor cores read eight at a time: cuDNN takes twice as long for three.
+    """
+
+    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        if self.in_channels < CHANNELS_AT_ONCE and torch.is_autocast_enabled("cuda") and x.is_cuda:
+            more = (0, 0, 0, 0, 0, CHANNELS_AT_ONCE - self.in_channels)
+            x, weight = F.pad(x.to(torch.get_autocast_dtype("cuda")), more), F.pad(weight, more)
+        return super()._conv_forward(x, weight, bias)
+
+
 class ConvBnAct(nn.Module):
     """Convolution, batch norm, activation: ``[convolutional]`` with ``batch_normalize=1`` and ``pad=1``.
 
@@ -46,26 +59,13 @@ class ConvBnAct(nn.Module):
         act: Activation = "leaky",
     ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
+        self.conv = Convolution(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
         self.norm = nn.BatchNorm2d(out_channels, eps=NORM_EPS, momentum=NORM_MOMENTUM)
         self.act = activation(act)
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """``[N, C, H, W]``; ``residual`` is added behind the activation."""
-        return norm_act(convolve(self.conv, x), self.norm, self.act, residual)
-
-
-def convolve(conv: nn.Conv2d, x: Tensor) -> Tensor:
-    """``conv(x)``; in mixed precision on a GPU the three channels of pictures become eight, five of them zero.
-
-    Tensor cores read eight at a time: cuDNN takes twice as long for three.
-    """
-    if conv.in_channels >= CHANNELS_AT_ONCE or not torch.is_autocast_enabled("cuda") or not x.is_cuda:
-        y: Tensor = conv(x)
-        return y
-    more = (0, 0, 0, 0, 0, CHANNELS_AT_ONCE - conv.in_channels)
-    x = F.pad(x.to(torch.get_autocast_dtype("cuda")), more)
-    return F.conv2d(x, F.pad(conv.weight, more), conv.bias, conv.stride, conv.padding)
+        return norm_act(self.conv(x), self.norm, self.act, residual)
 
 
 class Residual(nn.Module):

@@ -36,6 +36,20 @@ def blank(images: Tensor, size: tuple[int, int]) -> Tensor:
     return images.new_zeros((*images.shape[:2], *size)).contiguous(memory_format=torch.channels_last)
 
 
+def without_cache() -> torch.autocast:
+    """Mixed precision as it is, but every use of a weight casts it: a cast belongs to one graph."""
+    return torch.autocast(
+        "cuda", torch.get_autocast_dtype("cuda"), torch.is_autocast_enabled("cuda"), cache_enabled=False
+    )
+
+
+def end_recording_of_random_numbers(device: torch.device, state: Tensor) -> None:
+    """A recording that failed leaves the generator of the device waiting for its end: give it a new state."""
+    fresh = torch.Generator(device)
+    fresh.set_state(state)
+    torch.cuda.default_generators[device.index].graphsafe_set_state(fresh.graphsafe_get_state())
+
+
 @dataclass(frozen=True)
 class Recording:
     """One input size: what the graphs read, what they write, and the graphs."""
@@ -103,23 +117,30 @@ class RecordedStep:
         blanks = [blank(images, size) for size in sizes]
         buffers = [*self.network.buffers(), *self.criterion.buffers()]
         statistics = [buffer.clone() for buffer in buffers]
-        mixed, dtype = torch.is_autocast_enabled("cuda"), torch.get_autocast_dtype("cuda")
-        # memory that is free again is so for the stream that it was taken on
-        stream, pool = torch.cuda.Stream(images.device), torch.cuda.graph_pool_handle()
-        stream.wait_stream(torch.cuda.current_stream(images.device))
-        with torch.autocast("cuda", dtype, enabled=mixed, cache_enabled=False):  # a cast belongs to one graph
-            with torch.cuda.stream(stream):
-                for (
-                    one
-                ) in blanks:  # all of them first: what this takes goes back before the graphs get theirs
-                    for _ in range(WARM_UP):
-                        values = self._values(one, targets)
-                        self._backward(values, torch.zeros_like(values))
-                        del values
-            for one in blanks:
-                self.recordings[one.shape] = self._capture(one, targets, stream, pool)
-        torch.cuda.current_stream(images.device).wait_stream(stream)
-        torch._foreach_copy_(buffers, statistics)
+        device = images.device
+        current, random = torch.cuda.current_stream(device), torch.cuda.get_rng_state(device)
+        # memory that is free again is so for the stream that it was taken on: one stream for all
+        stream, pool = torch.cuda.Stream(device), torch.cuda.graph_pool_handle()
+        stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(current), without_cache():
+                with torch.cuda.stream(stream):
+                    for (
+                        one
+                    ) in blanks:  # all of them first: what this takes goes back before the graphs get theirs
+                        for _ in range(WARM_UP):
+                            values = self._values(one, targets)
+                            self._backward(values, torch.zeros_like(values))
+                            del values
+                for one in blanks:
+                    self.recordings[one.shape] = self._capture(one, targets, stream, pool)
+        except RuntimeError:
+            self.recordings.clear()
+            end_recording_of_random_numbers(device, random)
+            raise
+        finally:
+            current.wait_stream(stream)
+            torch._foreach_copy_(buffers, statistics)
 
     def _capture(self, images: Tensor, targets: Targets, stream: torch.cuda.Stream, pool: Any) -> Recording:
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
