@@ -74,15 +74,16 @@ def coco_numbers(pool: Pool, max_detections: int) -> CocoNumbers:
     for label, rows in enumerate(pool.classes):
         positives = (~ignored[pool.labels == label]).sum(0)
         rows = rows.start + np.flatnonzero(place[rows] < max_detections)
-        hit = np.ascontiguousarray(_bits(hits[rows]).T)
-        seen = np.cumsum(_bits(~neutral[rows]), 0, np.int32)
+        some = np.flatnonzero(hits[rows])  # have a hit in one of the settings; curves bend at these only
+        seen = np.cumsum(_bits(~neutral[rows]), 0, np.int32)[some]
+        hit, places = _bits(hits[rows[some]]), place[rows[some]]
+        within = np.stack([hit[places < limit].sum(0) for limit in limits], 1)
         for area in np.flatnonzero(positives):
+            recall[label, area] = within[10 * area : 10 * area + 10] / positives[area]
             for threshold in range(10):
                 setting = 10 * area + threshold
-                found = np.flatnonzero(hit[setting])
+                found = np.flatnonzero(hit[:, setting])
                 precision[label, area, threshold] = _at_recalls(seen[found, setting], positives[area])
-                within = [np.count_nonzero(place[rows[found]] < limit) for limit in limits]
-                recall[label, area, threshold] = np.array(within) / positives[area]
     return CocoNumbers(precision.transpose(2, 3, 0, 1).copy(), recall.transpose(2, 0, 1, 3).copy())
 
 

@@ -30,7 +30,7 @@ class Ranking:
 
 def pairwise_iou(found: Floats, truth: Floats) -> Floats:
     """IoU ``[K, T]`` of boxes ``[K, 4]`` and ``[T, 4]``."""
-    shared = shared_area(found.T[:, :, None], truth.T[:, None, :])
+    shared = shared_area(found[:, None], truth[None])
     areas = [(boxes[:, 2:] - boxes[:, :2]).clip(0).prod(1) for boxes in (found, truth)]
     union = areas[0][:, None] + areas[1][None, :] - shared
     return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)

@@ -40,36 +40,34 @@ class Pool:
 
 
 def shared_area(a: Floats, b: Floats) -> Floats:
-    """What boxes ``[4, ...]`` have in common; double precision as in the references."""
-    width = np.minimum(a[2], b[2]) - np.maximum(a[0], b[0])
-    height = np.minimum(a[3], b[3]) - np.maximum(a[1], b[1])
+    """What boxes ``[..., 4]`` have in common; double precision as in the references."""
+    width = np.minimum(a[..., 2], b[..., 2]) - np.maximum(a[..., 0], b[..., 0])
+    height = np.minimum(a[..., 3], b[..., 3]) - np.maximum(a[..., 1], b[..., 1])
     return width.clip(0) * height.clip(0)
 
 
 def pool(pictures: Sequence[Picture], num_classes: int) -> Pool:
     """Flatten pictures and find the pairs that overlap by at least .5, in COCO's sense, which is the widest."""
-    labels, scores = (
-        _joined([one.labels for one in pictures], np.int64),
-        _joined([one.scores for one in pictures]),
-    )
+    scores = _joined([one.scores for one in pictures])
+    labels = _joined([one.labels for one in pictures], np.int64)
     ranked = np.lexsort((-scores, labels))
-    boxes = _joined([one.boxes for one in pictures]).reshape(-1, 4)[ranked].T
+    boxes = _joined([one.boxes for one in pictures]).reshape(-1, 4)[ranked]
     group = (_picture([one.labels for one in pictures]) * num_classes + labels)[ranked]
     ends = np.cumsum(np.bincount(labels, minlength=num_classes)).tolist()
-    area = (boxes[2] - boxes[0]) * (boxes[3] - boxes[1])
+    area = _area(boxes)
 
     truths = [one.truth for one in pictures]
     labels = _joined([one.labels for one in truths], np.int64)
     of_group = _picture([one.labels for one in truths]) * num_classes + labels
     by_group = np.argsort(of_group, kind="stable")
-    objects = _joined([one.boxes for one in truths]).reshape(-1, 4)[by_group].T
-    object_area = (objects[2] - objects[0]) * (objects[3] - objects[1])
+    objects = _joined([one.boxes for one in truths]).reshape(-1, 4)[by_group]
+    object_area = _area(objects)
     crowd = _joined([one.crowd for one in truths], np.bool_)[by_group]
     optional = _joined([one.difficult for one in truths], np.bool_)[by_group] | crowd
 
     kept: list[tuple[Ints, Ints, Floats, Floats]] = []
     for found, truth in _same(group, of_group[by_group]):
-        shared = shared_area(boxes[:, found], objects[:, truth])
+        shared = shared_area(boxes.take(found, 0), objects.take(truth, 0))
         meet = np.flatnonzero(shared)
         found, truth, shared = found[meet], truth[meet], shared[meet]
         iou = shared / (area[found] + object_area[truth] - shared)
@@ -92,6 +90,10 @@ def pool(pictures: Sequence[Picture], num_classes: int) -> Pool:
         iou=iou[best_first],
         overlap=overlap[best_first],
     )
+
+
+def _area(boxes: Floats) -> Floats:
+    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
 
 
 def _joined(parts: Sequence[NDArray[Any]], kind: type = np.float64) -> NDArray[Any]:
