@@ -29,7 +29,7 @@ AUTOTUNE: dict[str, str | int | bool | Callable[..., Any]] = {
     "max_autotune_conv_backends": "ATEN",
     "triton.cudagraphs": False,
 }
-FEW, MANY = 1, 8  # kernels that are tried for a fused convolution, without and with ``autotune``
+FEW, MANY = 3, 10  # kernels that are tried for a fused convolution, without and with ``autotune``
 WARM_UP = 3  # runs before a capture: libraries allocate and choose their kernels in the first ones
 
 

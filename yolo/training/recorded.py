@@ -1,6 +1,7 @@
 """Forward, loss and backward as two CUDA graphs: a small batch no longer waits for the host that launches it."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -43,8 +44,16 @@ def without_cache() -> torch.autocast:
     )
 
 
-def end_recording_of_random_numbers(device: torch.device, state: Tensor) -> None:
-    """A recording that failed leaves the generator of the device waiting for its end: give it a new state."""
+def end_recording(device: torch.device, pool: Any, state: Tensor) -> None:
+    """Tell PyTorch that a recording is over where that failed: it would wait for the end for ever.
+
+    Args:
+        device: Whose memory and random numbers it took part in.
+        pool: Where its memory came from.
+        state: Of the random numbers, to go on from.
+    """
+    with suppress(RuntimeError):  # it is not waiting
+        torch._C._cuda_endAllocateToPool(device.index, pool)
     fresh = torch.Generator(device)
     fresh.set_state(state)
     torch.cuda.default_generators[device.index].graphsafe_set_state(fresh.graphsafe_get_state())
@@ -136,7 +145,7 @@ class RecordedStep:
                     self.recordings[one.shape] = self._capture(one, targets, stream, pool)
         except RuntimeError:
             self.recordings.clear()
-            end_recording_of_random_numbers(device, random)
+            end_recording(device, pool, random)
             raise
         finally:
             current.wait_stream(stream)
