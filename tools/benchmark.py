@@ -34,6 +34,7 @@ from yolo.inference import choose_device
 from yolo.ops import benchmark as ops
 from yolo.training import quiet
 from yolo.training.benchmark import measure_training, speed_table
+from yolo.training.distributed import is_first, one_launch
 
 
 def add_ops(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -98,7 +99,10 @@ def training(cfg: DictConfig) -> None:
         callbacks += [] if ema is None else [copy.deepcopy(ema)]
         return instantiate(settings, callbacks=callbacks, default_root_dir=str(folder), _convert_="all")
 
-    speed = measure_training(module, data, make_trainer, cfg.steps, cfg.warm_up)
+    with one_launch():
+        speed = measure_training(module, data, make_trainer, cfg.steps, cfg.warm_up)
+        if not is_first():
+            return
     output = Path(cfg.output or folder / "training.json")
     output.write_text(json.dumps(asdict(speed) | {"share": speed.share}, indent=1), "utf-8")
     Console().print(speed_table(speed))

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -36,7 +37,25 @@ def test_the_numbers_of_a_training(tmp_path: Path) -> None:
         speed["parts"].values()
     )  # a step has these parts, and more
     assert 0 < speed["share"] < 1
+    assert (speed["processes"], speed["communication"]) == (1, None)
     assert "loader included" in done.stdout
+
+
+def test_two_processes_count_together_and_speak_once(tmp_path: Path) -> None:
+    """Over gloo: one table, the pictures of both, and what their exchange of gradients costs."""
+    done = subprocess.run(
+        [sys.executable, str(TOOL), "train", *QUICK, "trainer.devices=2"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("loader included") == 1
+    assert "2 x CPU, batch 2 x 4 at 64x64" in done.stdout
+    speed = json.loads((tmp_path / "speed.json").read_text())
+    parts = sum(speed["parts"].values())  # of one process; both at once
+    assert 0.5 * parts < 8e3 / speed["without_loader"] < 20 * parts
+    assert speed["communication"]["bytes"] % 4 == 0
+    assert speed["communication"]["alone"] > 0
+    assert 0 <= speed["communication"]["share"] < 1
 
 
 def test_a_small_set_lasts(tmp_path: Path) -> None:

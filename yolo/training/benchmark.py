@@ -2,6 +2,8 @@
 
 Three runs of the same module: with the data set's own loader; with one batch that lies on the device, which leaves the
 step alone; and the loader alone. What Lightning, logging and the averaged weights cost is part of both training rates.
+Where several processes train one model the rates are those of all together, and a fourth run leaves their exchange of
+gradients out: what it saves is the share of a step spent in communication.
 """
 
 import time
@@ -12,6 +14,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
+import torch.distributed as dist
 from rich.table import Table
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -19,6 +22,14 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 from yolo.data import collate, to_float
 from yolo.data.batch import Item
 from yolo.models import flops
+from yolo.training.communication import (
+    Communication,
+    Unsynchronized,
+    exchange_milliseconds,
+    exchanges_gradients,
+    gradient_bytes,
+    over_ranks,
+)
 from yolo.training.datamodule import DetectionData
 from yolo.training.module import DetectionModule
 from yolo.types import Batch
@@ -28,10 +39,11 @@ MakeTrainer = Callable[[list[pl.Callback]], pl.Trainer]
 
 @dataclass(frozen=True)
 class TrainingSpeed:
-    """Images per second of one process, and milliseconds of a step."""
+    """Images per second of all processes together, and milliseconds of a step."""
 
     device: str
-    batch_size: int
+    processes: int
+    batch_size: int  # of each process
     size: tuple[int, int]  # height and width, pixels
     with_loader: float
     without_loader: float
@@ -41,11 +53,12 @@ class TrainingSpeed:
     ]  # milliseconds of forward, loss, backward and the rest of a step without the loader
     matrix_tflops: float  # of a large product of half-precision matrices (float32 on a CPU)
     useful_tflops: float  # three times the forward pass, at the rate without the loader
+    communication: Communication | None  # of several processes
 
     @property
     def share(self) -> float:
-        """Of the device's measured matrix rate."""
-        return self.useful_tflops / self.matrix_tflops
+        """Of the devices' measured matrix rate."""
+        return self.useful_tflops / (self.matrix_tflops * self.processes)
 
 
 class Stopwatch(pl.Callback):
@@ -144,30 +157,45 @@ def measure_training(
     watch = Stopwatch(warm_up, steps)
     trainer = make_trainer([watch])
     trainer.fit(module, datamodule=Loading(loader, total))
-    device = trainer.strategy.root_device
+    device, world = trainer.strategy.root_device, trainer.world_size
     resident = module.transfer_batch_to_device(next(iter(loader)), device, 0)
-    alone = Stopwatch(warm_up, steps)
-    make_trainer([alone]).fit(
-        module, datamodule=Loading(DataLoader(Repeated(resident, total + 1), batch_size=None), total)
-    )
-    without_loader = size * steps / alone.seconds
+
+    def resident_step(*callbacks: pl.Callback) -> float:
+        """Seconds of a step whose batch lies on the device; of the slowest process."""
+        alone = Stopwatch(warm_up, steps)
+        repeated = DataLoader(Repeated(resident, total + 1), batch_size=None)
+        make_trainer([alone, *callbacks]).fit(module, datamodule=Loading(repeated, total))
+        return over_ranks(alone.seconds, dist.ReduceOp.MAX, device) / steps
+
+    step = resident_step()
+    communication = None
+    if exchanges_gradients(trainer):
+        size_of_gradients = gradient_bytes(module)
+        exchange = exchange_milliseconds(size_of_gradients, device)
+        share = max(0.0, 1.0 - resident_step(Unsynchronized()) / step)
+        communication = Communication(size_of_gradients, exchange, share)
+    without_loader = world * size / step
     height, width = resident.images.shape[-2:]
     return TrainingSpeed(
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        processes=world,
         batch_size=size,
         size=(height, width),
-        with_loader=size * steps / watch.seconds,
+        with_loader=world * size * steps / over_ranks(watch.seconds, dist.ReduceOp.MAX, device),
         without_loader=without_loader,
-        loader_alone=_loader_rate(loader, warm_up, steps, size),
+        loader_alone=over_ranks(_loader_rate(loader, warm_up, steps, size), dist.ReduceOp.SUM, device),
         parts=_parts(module.to(device), resident, max(3, steps // 5)),
         matrix_tflops=matrix_rate(device),
         useful_tflops=3 * flops(detector, height, width) * without_loader / 1e12,
+        communication=communication,
     )
 
 
 def speed_table(speed: TrainingSpeed) -> Table:
     """For people."""
-    table = Table(title=f"{speed.device}, batch {speed.batch_size} at {speed.size[1]}x{speed.size[0]}")
+    several = f"{speed.processes} x " if speed.processes > 1 else ""
+    title = f"{several}{speed.device}, batch {several}{speed.batch_size} at {speed.size[1]}x{speed.size[0]}"
+    table = Table(title=title)
     table.add_column("what")
     table.add_column("value", justify="right")
     for name, rate in (
@@ -178,6 +206,10 @@ def speed_table(speed: TrainingSpeed) -> Table:
         table.add_row(name, f"{rate:,.1f} images/s")
     for name, milliseconds in speed.parts.items():
         table.add_row(f"{name}, waited for", f"{milliseconds:,.2f} ms")
+    if speed.communication is not None:
+        name = f"exchange of {speed.communication.bytes / 1e6:,.1f} MB of gradients, alone"
+        table.add_row(name, f"{speed.communication.alone:,.2f} ms")
+        table.add_row("share of a step spent waiting for it", f"{speed.communication.share:.1%}")
     table.add_row("useful work", f"{speed.useful_tflops:,.2f} TFLOP/s")
     table.add_row("share of the measured matrix rate", f"{speed.share:.1%} of {speed.matrix_tflops:,.1f}")
     return table

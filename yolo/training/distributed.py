@@ -39,6 +39,11 @@ def share_buffers(module: nn.Module) -> None:
             buffer.copy_(part.view_as(buffer))
 
 
+def is_first() -> bool:
+    """Whether this process is the one that speaks and writes for all of a run."""
+    return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+
+
 def leave_group() -> None:
     """End what the processes of a run have in common; metrics are then those of this process."""
     if dist.is_available() and dist.is_initialized():

@@ -1,0 +1,63 @@
+"""What several processes that train one model spend on talking to each other."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from pytorch_lightning.strategies import DDPStrategy
+from torch import nn
+
+BUCKET = 25 * 2**20  # bytes that DDP sends at once while backward still runs
+
+
+@dataclass(frozen=True)
+class Communication:
+    """The exchange of gradients in a step."""
+
+    bytes: int  # of the gradients, of each process
+    alone: float  # milliseconds of the exchange with nothing beside it
+    share: float  # of a step that is waited for it: what is not hidden behind the backward pass
+
+
+class Unsynchronized(pl.Callback):
+    """Steps without the exchange of gradients: each process then trains a model of its own."""
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
+        trainer.strategy.model.require_backward_grad_sync = False  # type: ignore[union-attr]
+
+
+def exchanges_gradients(trainer: pl.Trainer) -> bool:
+    """Whether ``trainer`` trains in several processes as :class:`Communication` knows them (DDP)."""
+    return isinstance(trainer.strategy, DDPStrategy) and trainer.world_size > 1
+
+
+def over_ranks(value: float, operation: Any, device: torch.device) -> float:
+    """The sum or the maximum (``dist.ReduceOp``) of a number of every process; the number itself if there is one."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return value
+    found = torch.tensor([value], dtype=torch.float32, device=device)
+    dist.all_reduce(found, operation)
+    return float(found)
+
+
+def gradient_bytes(module: nn.Module) -> int:
+    """Of all parameters that are trained."""
+    return sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+
+
+def exchange_milliseconds(size: int, device: torch.device, runs: int = 10) -> float:
+    """Milliseconds to sum ``size`` bytes of every process, in DDP's buckets: of the slowest process in its best run."""
+    buckets = torch.zeros(max(size // 4, 1), device=device).split(BUCKET // 4)
+    best = float("inf")
+    for _ in range(runs):
+        over_ranks(0.0, dist.ReduceOp.SUM, device)  # all begin together
+        began = time.perf_counter()
+        for work in [dist.all_reduce(bucket, async_op=True) for bucket in buckets]:
+            work.wait()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        best = min(best, time.perf_counter() - began)
+    return over_ranks(best * 1e3, dist.ReduceOp.MAX, device)
