@@ -5,13 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.helpers.paths import shared
 from yolo.models.layers import (
     ConvBnAct,
-    Convolution,
     Local,
     MaxPool,
     Reorg,
@@ -221,21 +219,3 @@ def test_what_the_fused_operator_does_not_take(kind: str) -> None:
     layer.norm.reset_running_stats()
     wanted = residual + layer.act(layer.norm(layer.conv(x)))
     torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_three_channels_become_eight_in_mixed_precision(dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
-    conv = Convolution(3, 16, 3, 2, 1, bias=False).cuda().to(memory_format=torch.channels_last)
-    x = torch.rand(2, 3, 33, 34, device="cuda").contiguous(memory_format=torch.channels_last)
-    outputs, gradients = [], []
-    for run in (lambda images: F.conv2d(images, conv.weight, None, 2, 1), conv):
-        with torch.autocast("cuda", dtype):
-            outputs.append(run(x))
-        gradients += torch.autograd.grad(outputs[-1].float().square().mean(), conv.weight)
-    assert outputs[1].dtype == dtype
-    assert outputs[1].is_contiguous(memory_format=torch.channels_last)
-    torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-2, atol=1e-2)
-    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-2, atol=1e-2)
-    assert conv(x).dtype == torch.float32

@@ -58,6 +58,27 @@ def batches(side: int, device: str) -> Iterator[tuple[Tensor, Targets]]:
         )
 
 
+@pytest.mark.parametrize("kind", ["v2", "v3"])
+def test_what_is_recorded_are_the_values_and_gradients_of_the_step(kind: str) -> None:
+    torch.manual_seed(0)
+    network = NETWORKS[kind](num_classes=3, width=0.125)
+    network.backbone.requires_grad_(False)  # frozen layers have no gradient
+    loss = build_loss(network)
+    step = RecordedStep(network, loss, [])
+    for images, targets in batches(96, "cpu"):
+        terms = loss.of(network, images, targets)
+        network.zero_grad()
+        torch.stack(list(terms.values())).sum().backward()
+        values = step._values(images, padded(targets, 64, 2))
+        step._backward(values, torch.ones_like(values))
+        torch.testing.assert_close(values, torch.stack(list(terms.values())), rtol=1e-5, atol=1e-6)
+        trained = [p for p in network.parameters() if p.requires_grad]
+        assert 0 < len(trained) < len(list(network.parameters()))
+        for p, gradient in zip(trained, step.gradients(step.flat), strict=True):
+            assert gradient.stride() == p.stride()
+            torch.testing.assert_close(gradient, p.grad, rtol=1e-4, atol=1e-6)
+
+
 class Twins:
     """The same network and loss, once recorded and once not."""
 

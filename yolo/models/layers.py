@@ -12,7 +12,6 @@ from yolo.models.fused import norm_act
 NORM_EPS = 1e-5  # Darknet's cuDNN build (convolutional_layer.c); it keeps .99 of the running statistics
 NORM_MOMENTUM = 0.01
 LEAKY_SLOPE = 0.1
-CHANNELS_AT_ONCE = 8  # of tensor cores in half precision
 
 Activation = Literal["leaky", "mish", "linear"]
 Order = Literal["darknet", "space_to_depth"]
@@ -28,19 +27,6 @@ def activation(name: Activation) -> nn.Module:
         case "linear":
             return nn.Identity()
     raise ValueError(f"an activation is one of leaky, mish and linear, got {name!r}")
-
-
-class Convolution(nn.Conv2d):
-    """In mixed precision on a GPU the three channels of pictures become eight, five of them zero.
-
-    Tensor cores read eight at a time: cuDNN takes twice as long for three.
-    """
-
-    def _conv_forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        if self.in_channels < CHANNELS_AT_ONCE and torch.is_autocast_enabled("cuda") and x.is_cuda:
-            more = (0, 0, 0, 0, 0, CHANNELS_AT_ONCE - self.in_channels)
-            x, weight = F.pad(x.to(torch.get_autocast_dtype("cuda")), more), F.pad(weight, more)
-        return super()._conv_forward(x, weight, bias)
 
 
 class ConvBnAct(nn.Module):
@@ -59,7 +45,7 @@ class ConvBnAct(nn.Module):
         act: Activation = "leaky",
     ) -> None:
         super().__init__()
-        self.conv = Convolution(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
+        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
         self.norm = nn.BatchNorm2d(out_channels, eps=NORM_EPS, momentum=NORM_MOMENTUM)
         self.act = activation(act)
 

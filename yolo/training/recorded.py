@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.func import functional_call
 
 from yolo.losses import Criterion
 from yolo.types import Targets
@@ -89,7 +90,11 @@ class RecordedStep:
         self.room = 0  # objects of a batch
         self.names: list[str] = []
         self.recordings: dict[torch.Size, Recording] = {}
-        self.parameters = [p for p in network.parameters() if p.requires_grad]
+        trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        self.parameters = list(trained.values())
+        # The same memory under other tensors. A graph of the parameters that somebody still holds belongs to the stream
+        # that it was made on, which would then wait for the one that records.
+        self.aliases = {name: p.detach().requires_grad_() for name, p in trained.items()}
         self.ends = list(accumulate(-(-p.numel() // SPACING) * SPACING for p in self.parameters))
         self.flat = self.parameters[0].new_empty(self.ends[-1])
 
@@ -165,13 +170,16 @@ class RecordedStep:
         return Recording(images, targets, values.detach(), weights, forward, backward)
 
     def _values(self, images: Tensor, targets: Targets) -> Tensor:
-        losses = self.criterion.of(self.network, images, targets)
+        losses = self.criterion.of(self._run, images, targets)
         self.names = list(losses)
         return torch.stack(list(losses.values()))
 
+    def _run(self, images: Tensor) -> Any:
+        return functional_call(self.network, self.aliases, (images,))
+
     def _backward(self, values: Tensor, weights: Tensor) -> None:
         found = torch.autograd.grad(
-            values, self.parameters, weights, allow_unused=True, materialize_grads=True
+            values, list(self.aliases.values()), weights, allow_unused=True, materialize_grads=True
         )
         torch._foreach_copy_(self.gradients(self.flat), found)
 
