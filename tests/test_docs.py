@@ -80,19 +80,22 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 
 def place(folder: Path) -> None:
-    """What the pages take for granted: a folder of pictures, a small set of one's own, and a first run."""
+    """What the pages take for granted: a folder of pictures, two small sets of one's own, and a first run."""
     rng = np.random.default_rng(0)
-    for part in ("pictures", "my-set/images/train", "my-set/images/val"):
+    sets = {"my-set": ("cat", "dog"), "cells": ("red", "white", "platelet")}
+    for part in ("pictures", *(f"{name}/images/{split}" for name in sets for split in ("train", "val"))):
         (folder / part).mkdir(parents=True)
         for number in range(4):
             image = rng.integers(0, 255, (96, 128, 3), dtype=np.uint8)
             cv2.imwrite(str(folder / part / f"{number}.jpg"), image)
-    for split in ("train", "val"):
-        labels = folder / "my-set/labels" / split
-        labels.mkdir(parents=True)
-        for number in range(4):
-            (labels / f"{number}.txt").write_text(f"{number % 2} 0.5 0.5 0.4 0.4\n0 0.2 0.2 0.1 0.2\n")
-    (folder / "my-set/names.txt").write_text("cat\ndog\n")
+    for name, classes in sets.items():
+        for split in ("train", "val"):
+            labels = folder / name / "labels" / split
+            labels.mkdir(parents=True)
+            for number in range(4):
+                label = number % len(classes)
+                (labels / f"{number}.txt").write_text(f"{label} 0.5 0.5 0.4 0.4\n0 0.2 0.2 0.1 0.2\n")
+        (folder / name / "names.txt").write_text("\n".join(classes) + "\n")
     run = folder / "runs/train/first"
     run.mkdir(parents=True)
     detector = build("yolov2_tiny", {"num_classes": 10, "width": 0.125})

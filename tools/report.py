@@ -4,14 +4,15 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from yaml import YAMLError
 
-from yolo.report.compare import Run, compare_report, compare_tables, read_run
+if TYPE_CHECKING:  # --help and mistakes do not wait for the drawing libraries: imported where they are used
+    from yolo.report.compare import Run
 
 EXAMPLE = "example: python tools/report.py compare runs/train/* runs/val/demo --output compare.html"
 
@@ -28,8 +29,10 @@ def config_of(folder: Path) -> dict[str, Any]:
     return {str(key): value for key, value in config.items()} if isinstance(config, dict) else {}
 
 
-def read_runs(folders: list[Path]) -> list[Run]:
+def read_runs(folders: list[Path]) -> "list[Run]":
     """The runs, named by what their paths do not share."""
+    from yolo.report.compare import read_run
+
     whole = [folder.resolve() for folder in folders]
     if len(set(whole)) < len(whole):
         raise ValueError("a run is named twice")
@@ -39,11 +42,14 @@ def read_runs(folders: list[Path]) -> list[Run]:
 
 def compare(args: argparse.Namespace) -> None:
     """Print the tables and write the page."""
+    from yolo.report.compare import compare_report, compare_tables
+
     runs = read_runs(args.runs)
     console = Console()
     console.width = max(console.width, 100)  # what the columns need; a log file has no width of its own
     console.print(*compare_tables(runs), sep="\n")
-    console.print(f"written: {compare_report(runs, args.output)}", highlight=False, markup=False)
+    page = compare_report(runs, args.output)
+    console.print(f"written: {page}, its plots in {page.parent / 'report'}", highlight=False, markup=False)
 
 
 def main(arguments: list[str] | None = None) -> None:

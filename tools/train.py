@@ -107,12 +107,12 @@ def detection(
     cfg: DictConfig, data: DetectionData, checkpoint: Path | None
 ) -> tuple[DetectionModule, list[nn.Module]]:
     """A detector to be trained, and what of it is frozen."""
+    classes = data.annotated("train").classes  # first: a wrong path is said before a network is made
     detector = build(cfg.model)
     if not isinstance(detector, Network):
         raise ValueError("the model is a classifier: train it with task=classify")
     detector.check_size(*data.preprocess.size)
     criterion = build(cfg.loss)(detector)
-    classes = data.annotated("train").classes
     model = Model(detector, classes, data.preprocess)
     frozen = _start(cfg, detector)
     module = DetectionModule(
