@@ -20,15 +20,6 @@ from yolo.types import Detections
 Mode = Literal["eager", "compiled", "graph"]
 Precision = Literal["fp32", "bf16", "fp16"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-# Triton's matrix products for the 1x1 convolutions: bias, activation and residual then need no kernel of their own.
-# Its other convolutions take twice as long as cuDNN's, and minutes to measure. Without CUDA graphs: suppression has
-# to be inside ours.
-AUTOTUNE: dict[str, str | int | bool | Callable[..., Any]] = {
-    "max_autotune_gemm": True,
-    "conv_1x1_as_mm": True,
-    "max_autotune_conv_backends": "ATEN",
-    "triton.cudagraphs": False,
-}
 FEW, MANY = 3, 10  # kernels that are tried for a fused convolution, without and with ``autotune``
 WARM_UP = 3  # runs before a capture: libraries allocate and choose their kernels in the first ones
 
@@ -83,7 +74,7 @@ class TorchRuntime(Runtime):
         mode: ``compiled`` by torch.compile once per input shape; ``graph`` also records network and
             suppression in one CUDA graph per shape, and in half precision takes cuDNN's fused convolutions
             (:mod:`yolo.deploy.fused`) for the compiler's where the extra ``fused`` is installed.
-        autotune: Measure kernels for the shapes at hand: a minute or two once, faster ever after.
+        autotune: Try ten kernels for each fused convolution and shape, not three: a minute or two once.
     """
 
     def __init__(
@@ -120,6 +111,11 @@ class TorchRuntime(Runtime):
         channels_last = device.type == "cuda"
         detector = detector.to(device, DTYPES[precision])
         fused = mode == "graph" and precision != "fp32" and installed("cudnn")
+        if autotune and not fused:
+            raise ValueError(
+                "autotune=true tries kernels of fused convolutions: it needs mode=graph, precision fp16 or bf16 and "
+                "pip install 'yolo-lightning[fused]'"
+            )
         if fused:
             fuse_convolutions(detector, Kernels(MANY if autotune else FEW))
         elif channels_last and precision != "fp32":
@@ -129,8 +125,7 @@ class TorchRuntime(Runtime):
         prepared = _Fed if fused else _Prepared
         self._network: Callable[[Tensor], list[Tensor]] = prepared(detector, DTYPES[precision], channels_last)
         if mode != "eager" and not fused:
-            options = AUTOTUNE if autotune else None
-            self._network = torch.compile(self._network, fullgraph=True, dynamic=False, options=options)
+            self._network = torch.compile(self._network, fullgraph=True, dynamic=False)
         # the reference of detect looks at the values, which a recording cannot
         self.fixed_shapes = mode == "graph" and not has_kernel("detect", "cuda")
         self._graphs: dict[tuple[int, ...], _Captured] = {}
