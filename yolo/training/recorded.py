@@ -76,7 +76,7 @@ class RecordedStep:
     """The loss of a batch, replayed where a batch of this size has been recorded.
 
     All sizes share the memory of the largest, which is therefore recorded first, and one place for gradients. A batch
-    with more objects than any before has everything recorded anew, with room for twice as many.
+    with more objects than there is room for has everything recorded anew, with room for twice as many.
 
     Args:
         network: Its running statistics are those of the batches only, not of the recording.
@@ -107,7 +107,7 @@ class RecordedStep:
         """
         count, n = len(targets.labels), len(images)
         if count > self.room or images.shape not in self.recordings:
-            self.room = max(self.room, 1 << (2 * count - 1).bit_length() if count else 1)
+            self.room = max(self.room, ROOM * n, 2 * count)
             self._record(images, padded(targets, self.room, n))
         recording = self.recordings[images.shape]
         recording.images.copy_(images)
@@ -138,10 +138,9 @@ class RecordedStep:
         stream.wait_stream(current)
         try:
             with torch.cuda.stream(current), without_cache():
+                # all of them first: what this takes goes back before the graphs get theirs
                 with torch.cuda.stream(stream):
-                    for (
-                        one
-                    ) in blanks:  # all of them first: what this takes goes back before the graphs get theirs
+                    for one in blanks:
                         for _ in range(WARM_UP):
                             values = self._values(one, targets)
                             self._backward(values, torch.zeros_like(values))
