@@ -16,6 +16,7 @@ from yolo.losses import Criterion
 from yolo.types import Targets
 
 SPACING = 64  # elements between starts of gradients: fused optimisers read several at once
+ROOM = 16  # objects a picture that are always provided for
 WARM_UP = 2  # runs before a recording: what libraries set up on first use must not be part of it
 
 
