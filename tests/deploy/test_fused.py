@@ -1,56 +1,86 @@
 """Fused convolutions: put in the right places everywhere, and on a GPU the numbers of the layers that they replace."""
 
-from collections.abc import Callable
+from contextlib import nullcontext
 from copy import deepcopy
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from yolo import models
 from yolo.checkpoint import Model
 from yolo.data import Preprocess
-from yolo.deploy.fused import FusedConvolution, Kernels, Shape, fuse_convolutions
+from yolo.deploy import fused
+from yolo.deploy.fused import FusedConvolution, Kernels, Run, Shape, fuse_convolutions, one_by_one
 from yolo.deploy.precision import folded
 from yolo.deploy.run_torch import TorchRuntime, _Fed, _Prepared
 from yolo.models.layers import ConvBnAct
 
 NETWORKS = ["yolov1", "yolov2", "yolov3", "yolov3_spp", "yolov3_tiny", "yolov4", "yolov4_tiny"]
-ACTS = {"leaky": F.leaky_relu, "mish": lambda x, slope: F.mish(x), "linear": lambda x, slope: x}
 
 
 class PlainKernels(Kernels):
     """What a kernel says, by PyTorch's own convolution."""
 
-    def __call__(self, shape: Shape) -> Callable[..., Tensor]:
-        def run(image: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None) -> Tensor:
-            y = ACTS[shape.act](F.conv2d(image, weight, bias, shape.stride, shape.padding), shape.slope)
-            return y if residual is None else y + residual
-
-        return run
+    def __call__(self, shape: Shape) -> Run:
+        return partial(one_by_one, shape)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_convolution_has_its_place(name: str) -> None:
     torch.manual_seed(0)
     network = folded(models.build(name, {"width": 0.25, "num_classes": 5}).eval())
-    fused = deepcopy(network)
-    fuse_convolutions(fused, PlainKernels(1))
-    assert not [module for module in fused.modules() if isinstance(module, nn.Conv2d | ConvBnAct)]
+    other = deepcopy(network)
+    fuse_convolutions(other, PlainKernels(1))
+    assert not [module for module in other.modules() if isinstance(module, nn.Conv2d | ConvBnAct)]
     size = network.fixed_size or (64, 96)
     images = torch.randint(0, 256, (2, 3, *size), dtype=torch.uint8)
     with torch.inference_mode():
         wanted = _Prepared(network, torch.float32, True)(images)
-        found = _Fed(fused, torch.float32, True)(images)
+        found = _Fed(other, torch.float32, True)(images)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_channels_that_are_no_multiple_of_eight_are_filled_and_cut_off() -> None:
+    conv = nn.Conv2d(5, 12, 3, 1, 1)
+    layer = FusedConvolution(conv, nn.LeakyReLU(0.1), PlainKernels(1))
+    x, residual = torch.randn(2, 5, 7, 9), torch.randn(2, 12, 7, 9)
+    assert layer.weight.shape == (16, 8, 3, 3)
+    torch.testing.assert_close(layer(x, residual), F.leaky_relu(conv(x), 0.1) + residual)
 
 
 def test_what_cannot_be_fused_stays() -> None:
     network = nn.Sequential(nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 8, 3, dilation=2), nn.Conv2d(8, 8, 1))
     fuse_convolutions(network, PlainKernels(1))
     assert [type(layer) for layer in network] == [nn.Conv2d, nn.Conv2d, FusedConvolution]
+
+
+def test_where_cudnn_has_no_kernel_the_layer_works_part_by_part(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class RefusedError(Exception):
+        pass
+
+    def refuse(*_: object, **__: object) -> None:
+        raise RefusedError("no engine\nand why")
+
+    old = SimpleNamespace(
+        cudnnGraphNotSupportedError=RefusedError, create_handle=lambda: 1, pygraph=refuse,
+        data_type=SimpleNamespace(HALF=1, BFLOAT16=2, FLOAT=3),
+    )  # fmt: skip
+    monkeypatch.setattr(fused, "require", lambda _: old)
+    monkeypatch.setattr(torch.cuda, "device", lambda _: nullcontext())
+    conv = nn.Conv2d(8, 16, 3, 2, 1).bfloat16()
+    x = torch.randn(1, 8, 9, 9, dtype=torch.bfloat16)
+    layer = FusedConvolution(conv, nn.LeakyReLU(0.1), Kernels(1))
+    torch.testing.assert_close(layer(x), F.leaky_relu(conv(x), 0.1))
+    layer(x)
+    assert caplog.text.count("cuDNN does not fuse") == 1
+    assert "(no engine): slower" in caplog.text
 
 
 @pytest.mark.gpu
@@ -90,13 +120,13 @@ def test_a_recorded_network_of_fused_kernels_detects_the_same(name: str) -> None
     torch.manual_seed(0)
     classes = tuple(f"c{i}" for i in range(5))
     model = Model(models.build(name, {"num_classes": 5, "width": 0.5}).eval(), classes, Preprocess((96, 128)))
-    exact, fused = (
+    exact, quick = (
         TorchRuntime(model, device="cuda", precision="fp16", mode=mode) for mode in ("eager", "graph")
     )
-    assert any(isinstance(module, FusedConvolution) for module in fused._network.modules())
+    assert any(isinstance(module, FusedConvolution) for module in quick._network.modules())
     for count in (1, 3):
         images = torch.randint(0, 256, (count, 3, 96, 128), dtype=torch.uint8)
-        for one, other in zip(fused.every(images), exact.every(images), strict=True):
+        for one, other in zip(quick.every(images), exact.every(images), strict=True):
             torch.testing.assert_close(one, other, rtol=3e-2, atol=3e-2)
-        found = fused.suppress(fused.network(fused.upload(images)))
+        found = quick.suppress(quick.network(quick.upload(images)))
         assert found.boxes.shape[0] == count

@@ -4,7 +4,10 @@ PyTorch's compiler leaves convolutions to cuDNN as they are, and gives what foll
 reads and writes every map once more.
 """
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +18,9 @@ from yolo.deploy.extras import require
 from yolo.deploy.precision import EIGHT, frozen, replace_module
 from yolo.models.layers import ConvBnAct
 
+log = logging.getLogger(__name__)
+
+Run = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]  # image, weight, bias, residual
 ACTIVATIONS: dict[type[nn.Module], str] = {nn.LeakyReLU: "leaky", nn.Mish: "mish", nn.Identity: "linear"}
 RUNS = 5  # of a kernel, timed together
 
@@ -56,8 +62,18 @@ class Kernel:
         return y
 
 
+def one_by_one(shape: Shape, image: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None) -> Tensor:
+    """The same by PyTorch, a kernel for each part."""
+    y = F.conv2d(image, weight, bias, shape.stride, shape.padding)
+    if shape.act == "leaky":
+        y = F.leaky_relu(y, shape.slope)
+    elif shape.act == "mish":
+        y = F.mish(y)
+    return y if residual is None else y + residual
+
+
 class Kernels:
-    """Makes a kernel for a shape once.
+    """Makes a kernel for a shape once; where cuDNN has none (before Ampere), one that works part by part.
 
     Args:
         choices: Kernels that are tried and timed for a shape, the most promising first; each takes a moment to
@@ -67,11 +83,16 @@ class Kernels:
     def __init__(self, choices: int) -> None:
         self.choices = choices
         self.handles: dict[torch.device, int] = {}
-        self.made: dict[Shape, Kernel] = {}
+        self.made: dict[Shape, Run] = {}
 
-    def __call__(self, shape: Shape) -> Kernel:
+    def __call__(self, shape: Shape) -> Run:
         if shape not in self.made:
-            self.made[shape] = self._make(shape)
+            refused = require("cudnn").cudnnGraphNotSupportedError
+            try:
+                self.made[shape] = self._make(shape)
+            except (RuntimeError, refused) as error:
+                log.warning("cuDNN does not fuse %s (%s): slower", shape, str(error).splitlines()[0])
+                self.made[shape] = partial(one_by_one, shape)
         return self.made[shape]
 
     def _make(self, shape: Shape) -> Kernel:
@@ -194,6 +215,10 @@ class FusedConvolution(nn.Module):
             x.device, x.dtype, tuple(x.shape), tuple(self.weight.shape), self.stride, self.padding,
             self.act, self.slope, residual is not None,
         )  # fmt: skip
+        if residual is not None:
+            more = len(self.weight) - self.kept
+            residual = F.pad(residual, (0, 0, 0, 0, 0, more)) if more else residual
+            residual = residual.contiguous(memory_format=torch.channels_last)
         y = self.kernels(shape)(x, self.weight, self.bias, residual)
         return y if self.kept == y.shape[1] else y[:, : self.kept]
 
