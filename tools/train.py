@@ -84,7 +84,6 @@ def train(cfg: DictConfig) -> None:
     step = StepSize(cfg.data.batch_size, cfg.nominal_batch, checkpoint)
     with one_launch(), _devices(cfg) as devices:
         fit_with_retry(partial(_fit, cfg, folder, devices, step), step, checkpoint, last)
-    log.info("results in %s: best.ckpt, last.ckpt, metrics.csv", folder)
 
 
 @contextmanager
@@ -195,6 +194,8 @@ def _fit(cfg: DictConfig, folder: Path, devices: Any, step: StepSize, checkpoint
     if recorder is not None and trainer.is_global_zero and not trainer.fast_dev_run:
         with never_fatal("report"):
             _report(cfg, folder, module, data, recorder)
+    if trainer.is_global_zero:
+        log.info("results in %s: best.ckpt, last.ckpt, metrics.csv", folder)
 
 
 def _report(

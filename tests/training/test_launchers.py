@@ -21,8 +21,9 @@ def only_run(folder: Path) -> Path:
 
 
 def test_lightning_starts_the_second_process(tmp_path: Path) -> None:
-    train("trainer.devices=2", cwd=tmp_path)
+    said = train("trainer.devices=2", cwd=tmp_path)
     only_run(tmp_path)
+    assert [said.count(words) for words in ("epoch 1/1: ", "results in ", "It is recommended")] == [1, 1, 0]
 
 
 def test_torchrun(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ MESSAGES = (
     r"Experiment logs directory .* exists and is not empty",  # Hydra made the run folder
     r"The number of training batches .* is smaller than the logging interval",  # epochs are logged anyway
     r"`broadcast_buffers` is deprecated",  # yolo.training.distributed needs it as it is
+    r"It is recommended to use `self.log\('val/",  # scores are those of all ranks already
     r"Your `IterableDataset` has `__len__` defined",  # a batch that is repeated, without workers
     r".*does not have many workers which may be a bottleneck",  # at most a worker a core, by ourselves
 )
