@@ -135,6 +135,10 @@ def test_devices_that_are_not_there(model: Model, dynamic: Path) -> None:
         TorchRuntime(model, mode="graph")
     with pytest.raises(ValueError, match="mode must be one of eager, compiled, graph, got 'fast'"):
         TorchRuntime(model, mode="fast")  # type: ignore[arg-type]
+    with pytest.raises(
+        ValueError, match="autotune=true tries kernels of fused convolutions: it needs mode=graph"
+    ):
+        TorchRuntime(model, mode="compiled", autotune=True)
     with pytest.raises(ValueError, match="ONNX Runtime runs on cpu or cuda here, got meta"):
         OnnxRuntime(dynamic, device="meta")
 

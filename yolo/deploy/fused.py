@@ -15,13 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from yolo.deploy.extras import require
-from yolo.deploy.precision import EIGHT, frozen, replace_module
+from yolo.deploy.precision import frozen, replace_module
 from yolo.models.layers import ConvBnAct
 
 log = logging.getLogger(__name__)
 
 Run = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]  # image, weight, bias, residual
 ACTIVATIONS: dict[type[nn.Module], str] = {nn.LeakyReLU: "leaky", nn.Mish: "mish", nn.Identity: "linear"}
+EIGHT = 8  # half-precision numbers that tensor cores take at once
 RUNS = 5  # of a kernel, timed together
 
 

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Iterator
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
@@ -15,7 +14,6 @@ from yolo.models.detector import Detector
 log = logging.getLogger(__name__)
 
 HALF_LIMIT = 65504.0  # the largest float16
-EIGHT = 8  # half-precision numbers that tensor cores take at once
 
 
 def folded(detector: Detector) -> Detector:
@@ -39,35 +37,6 @@ def folded(detector: Detector) -> Detector:
 def _shares_weights(detector: Detector) -> bool:
     layers = [layer.weight for layer, _ in darknet_layers(detector)]
     return len({id(weight) for weight in layers}) < len(layers)
-
-
-def fill_channels(detector: nn.Module) -> None:
-    """Give convolutions in place what tensor cores want: channels in and out by the eight.
-
-    That is the first one, with 3 in, and heads, with 255 out, say: cuDNN takes two to four times as long for them as
-    for 8 and 256 (float16 on an H200).
-    """
-    for conv in [module for module in detector.modules() if isinstance(module, nn.Conv2d)]:
-        if conv.groups == 1 and (conv.in_channels % EIGHT or conv.out_channels % EIGHT):
-            replace_module(detector, conv, Filled(conv))
-
-
-class Filled(nn.Module):
-    """A convolution with channels of zeros added to its input, and to its output, where they are cut off again."""
-
-    def __init__(self, conv: nn.Conv2d) -> None:
-        super().__init__()
-        self.spare, self.kept = -conv.in_channels % EIGHT, conv.out_channels
-        more = -self.kept % EIGHT
-        self.weight = frozen(F.pad(conv.weight, (0, 0, 0, 0, 0, self.spare, 0, more)))
-        self.bias = None if conv.bias is None else frozen(F.pad(conv.bias, (0, more)))
-        assert not isinstance(conv.padding, str)
-        self.stride, self.padding, self.dilation = conv.stride, conv.padding, conv.dilation
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = F.pad(x, (0, 0, 0, 0, 0, self.spare))
-        x = F.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation)
-        return x[:, : self.kept]
 
 
 def frozen(values: Tensor) -> nn.Parameter:

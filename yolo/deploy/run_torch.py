@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from yolo.checkpoint import Model
 from yolo.deploy.extras import installed
-from yolo.deploy.fused import Kernels, fuse_convolutions
+from yolo.deploy.fused import EIGHT, Kernels, fuse_convolutions
 from yolo.deploy.graph import Suppression, suppress
-from yolo.deploy.precision import EIGHT, fill_channels, folded
+from yolo.deploy.precision import folded
 from yolo.deploy.runtime import ANY, Limits, Runtime
 from yolo.ops import decode, detect
 from yolo.ops.library import has_kernel
@@ -94,6 +94,12 @@ class TorchRuntime(Runtime):
             raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {mode!r}")
         if mode == "graph" and device.type != "cuda":
             raise ValueError(f"mode=graph needs a CUDA device, got {device}")
+        fused = mode == "graph" and precision != "fp32" and installed("cudnn")
+        if autotune and not fused:
+            raise ValueError(
+                "autotune=true tries kernels of fused convolutions: it needs mode=graph, precision fp16 or bf16 and "
+                "pip install 'yolo-lightning[fused]'"
+            )
         detector = folded(model.yolo(f"precision={precision} with mode={mode}"))
         fixed = detector.fixed_size
         height, width = ((fixed[0],) * 2, (fixed[1],) * 2) if fixed else ((1, ANY), (1, ANY))
@@ -110,16 +116,8 @@ class TorchRuntime(Runtime):
         self.specs = detector.specs
         channels_last = device.type == "cuda"
         detector = detector.to(device, DTYPES[precision])
-        fused = mode == "graph" and precision != "fp32" and installed("cudnn")
-        if autotune and not fused:
-            raise ValueError(
-                "autotune=true tries kernels of fused convolutions: it needs mode=graph, precision fp16 or bf16 and "
-                "pip install 'yolo-lightning[fused]'"
-            )
         if fused:
             fuse_convolutions(detector, Kernels(MANY if autotune else FEW))
-        elif channels_last and precision != "fp32":
-            fill_channels(detector)
         if channels_last:
             detector = detector.to(memory_format=torch.channels_last)
         prepared = _Fed if fused else _Prepared

@@ -51,7 +51,9 @@ class EpochLine(pl.Callback):
             module.log("speed/images_per_second", self._images / seconds, rank_zero_only=True)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        found = {name: float(value) for name, value in trainer.callback_metrics.items()}  # all ranks add them up
+        found = {
+            name: float(value) for name, value in trainer.callback_metrics.items()
+        }  # all ranks add them up
         if not trainer.is_global_zero:
             return
         terms = " ".join(
