@@ -93,7 +93,15 @@ def test_wrong_values_are_refused(run: Run, argument: str, message: str) -> None
 
 
 @pytest.mark.parametrize(
-    "argument", ["batch_size=auto", "preprocess.size=[416,256]", "frames=12", "device=cuda:1", "cfg=null"]
+    "argument",
+    [
+        "batch_size=auto",
+        "preprocess.size=[416,256]",
+        "frames=12",
+        "device=cuda:1",
+        "cfg=null",
+        "hydra/job_logging=none",
+    ],
 )
 def test_right_values_are_taken(run: Run, argument: str) -> None:
     assert run(*GIVEN, argument)[0] == 0

@@ -240,6 +240,8 @@ def _check_choice(override: Override) -> None:
 
 def _check_one(override: Override, base: DictConfig, groups: Collection[str]) -> None:
     key = override.key_or_group
+    if key.startswith("hydra/"):
+        return  # a group of Hydra's: it names the choices itself
     if key.startswith("hydra.") or key == "hydra":
         _check_hydra(key)
         return
