@@ -12,11 +12,12 @@ from torch import nn
 
 from yolo import models
 from yolo.checkpoint import Model
+from yolo.darknet import build_text
 from yolo.data import Preprocess
 from yolo.deploy import fused
 from yolo.deploy.fused import FusedConvolution, Kernels, Run, Shape, fuse_convolutions, one_by_one
 from yolo.deploy.precision import folded
-from yolo.deploy.run_torch import TorchRuntime, _Fed, _Prepared
+from yolo.deploy.run_torch import TorchRuntime, _Fed, _Prepared, _prepared
 from yolo.models.layers import ConvBnAct
 
 NETWORKS = ["yolov1", "yolov2", "yolov3", "yolov3_spp", "yolov3_tiny", "yolov4", "yolov4_tiny"]
@@ -40,7 +41,9 @@ def test_every_convolution_has_its_place(name: str) -> None:
     images = torch.randint(0, 256, (2, 3, *size), dtype=torch.uint8)
     with torch.inference_mode():
         wanted = _Prepared(network, torch.float32, True)(images)
-        found = _Fed(other, torch.float32, True)(images)
+        feeding = _prepared(other, torch.float32, True)
+        found = feeding(images)
+    assert isinstance(feeding, _Fed)
     for one, other in zip(found, wanted, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
@@ -57,6 +60,43 @@ def test_what_cannot_be_fused_stays() -> None:
     network = nn.Sequential(nn.Conv2d(8, 8, 3, groups=8), nn.Conv2d(8, 8, 3, dilation=2), nn.Conv2d(8, 8, 1))
     fuse_convolutions(network, PlainKernels(1))
     assert [type(layer) for layer in network] == [nn.Conv2d, nn.Conv2d, FusedConvolution]
+
+
+WIDE = """
+[net]
+width=64
+height=64
+channels=3
+[convolutional]
+batch_normalize=1
+filters=12
+size=3
+pad=1
+{first}
+activation=leaky
+[convolutional]
+filters=8
+size=1
+activation=linear
+[region]
+anchors=1,1
+classes=3
+num=1
+"""
+
+
+@pytest.mark.parametrize("first", ["dilation=2", "groups=3"])
+def test_a_first_convolution_that_stays_gets_its_three_channels(first: str) -> None:
+    network = folded(build_text(WIDE.format(first=first)).eval())
+    other = deepcopy(network)
+    fuse_convolutions(other, PlainKernels(1))
+    assert any(isinstance(module, FusedConvolution) for module in other.modules())
+    images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
+    with torch.inference_mode():
+        for one, wanted in zip(
+            _prepared(other, torch.float32, True)(images), network(images / 255.0), strict=True
+        ):
+            torch.testing.assert_close(one, wanted)
 
 
 def test_where_cudnn_has_no_kernel_the_layer_works_part_by_part(
@@ -130,3 +170,20 @@ def test_a_recorded_network_of_fused_kernels_detects_the_same(name: str) -> None
             torch.testing.assert_close(one, other, rtol=3e-2, atol=3e-2)
         found = quick.suppress(quick.network(quick.upload(images)))
         assert found.boxes.shape[0] == count
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_network_is_recorded_on_the_gpu_that_was_asked_for(precision: str) -> None:
+    torch.manual_seed(0)
+    network = models.build("yolov3_tiny", {"num_classes": 5, "width": 0.5}).eval()
+    model = Model(network, tuple(f"c{i}" for i in range(5)), Preprocess((96, 128)))
+    first, second = (
+        TorchRuntime(model, device=f"cuda:{i}", precision=precision, mode="graph") for i in (0, 1)
+    )
+    for _ in range(3):  # what a recording without work would give for the first pictures again
+        images = torch.randint(0, 256, (1, 3, 96, 128), dtype=torch.uint8)
+        one, other = (runtime.download(runtime(images)) for runtime in (first, second))
+        assert torch.equal(one.count, other.count)
+        torch.testing.assert_close(one.boxes, other.boxes, rtol=3e-2, atol=3e-2)

@@ -56,10 +56,11 @@ class Kernel:
         y = torch.empty(self.out, dtype=image.dtype, device=image.device, memory_format=torch.channels_last)
         given = (image, weight, bias, y) if residual is None else (image, weight, bias, y, residual)
         workspace = torch.empty(max(self.workspace, 1), dtype=torch.uint8, device=image.device)
-        cudnn.set_stream(self.handle, torch.cuda.current_stream(image.device).cuda_stream)
-        self.graph.execute_plan_at_index(
-            dict(zip(self.places, given, strict=True)), workspace, self.plan, handle=self.handle
-        )
+        with torch.cuda.device(image.device):
+            cudnn.set_stream(self.handle, torch.cuda.current_stream().cuda_stream)
+            self.graph.execute_plan_at_index(
+                dict(zip(self.places, given, strict=True)), workspace, self.plan, handle=self.handle
+            )
         return y
 
 
@@ -90,7 +91,8 @@ class Kernels:
         if shape not in self.made:
             refused = require("cudnn").cudnnGraphNotSupportedError
             try:
-                self.made[shape] = self._make(shape)
+                with torch.cuda.device(shape.device):
+                    self.made[shape] = self._make(shape)
             except (RuntimeError, refused) as error:
                 log.warning("cuDNN does not fuse %s (%s): slower", shape, str(error).splitlines()[0])
                 self.made[shape] = partial(one_by_one, shape)
@@ -99,8 +101,7 @@ class Kernels:
     def _make(self, shape: Shape) -> Kernel:
         cudnn = require("cudnn")
         if shape.device not in self.handles:
-            with torch.cuda.device(shape.device):
-                self.handles[shape.device] = cudnn.create_handle()
+            self.handles[shape.device] = cudnn.create_handle()
         handle = self.handles[shape.device]
         number = {torch.float16: cudnn.data_type.HALF, torch.bfloat16: cudnn.data_type.BFLOAT16}[shape.dtype]
         exact = cudnn.data_type.FLOAT
@@ -198,7 +199,7 @@ class FusedConvolution(nn.Module):
     def __init__(self, conv: nn.Conv2d, act: nn.Module, kernels: Kernels) -> None:
         super().__init__()
         assert not isinstance(conv.padding, str)
-        self.kept = conv.out_channels
+        self.taken, self.kept = conv.in_channels, conv.out_channels
         more = -self.kept % EIGHT
         weight = F.pad(conv.weight, (0, 0, 0, 0, 0, -conv.in_channels % EIGHT, 0, more))
         bias = torch.zeros(self.kept) if conv.bias is None else conv.bias
@@ -222,6 +223,13 @@ class FusedConvolution(nn.Module):
             residual = residual.contiguous(memory_format=torch.channels_last)
         y = self.kernels(shape)(x, self.weight, self.bias, residual)
         return y if self.kept == y.shape[1] else y[:, : self.kept]
+
+
+def begins_fused(network: nn.Module) -> bool:
+    """Whether the first convolution of ``network`` is a fused one of pictures, which takes them in eight channels."""
+    kinds = nn.Conv2d | FusedConvolution
+    first = next((module for module in network.modules() if isinstance(module, kinds)), None)
+    return isinstance(first, FusedConvolution) and first.taken == 3
 
 
 def fuse_convolutions(network: nn.Module, kernels: Kernels) -> None:

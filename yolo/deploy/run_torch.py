@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from yolo.checkpoint import Model
 from yolo.deploy.extras import installed
-from yolo.deploy.fused import EIGHT, Kernels, fuse_convolutions
+from yolo.deploy.fused import EIGHT, Kernels, begins_fused, fuse_convolutions
 from yolo.deploy.graph import Suppression, suppress
 from yolo.deploy.precision import folded
 from yolo.deploy.runtime import ANY, Limits, Runtime
@@ -55,6 +55,11 @@ class _Fed(_Prepared):
         else:
             x[:, :channels] = images
         return list(self.detector(x))
+
+
+def _prepared(detector: nn.Module, dtype: torch.dtype, channels_last: bool) -> _Prepared:
+    """``detector`` behind the conversion that its first convolution wants."""
+    return (_Fed if begins_fused(detector) else _Prepared)(detector, dtype, channels_last)
 
 
 class _Captured(NamedTuple):
@@ -120,8 +125,9 @@ class TorchRuntime(Runtime):
             fuse_convolutions(detector, Kernels(MANY if autotune else FEW))
         if channels_last:
             detector = detector.to(memory_format=torch.channels_last)
-        prepared = _Fed if fused else _Prepared
-        self._network: Callable[[Tensor], list[Tensor]] = prepared(detector, DTYPES[precision], channels_last)
+        self._network: Callable[[Tensor], list[Tensor]] = _prepared(
+            detector, DTYPES[precision], channels_last
+        )
         if mode != "eager" and not fused:
             self._network = torch.compile(self._network, fullgraph=True, dynamic=False)
         # the reference of detect looks at the values, which a recording cannot
@@ -182,7 +188,8 @@ class TorchRuntime(Runtime):
                 self._detect(self._network(static))
         torch.cuda.current_stream(self.device).wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph), _measured_kernels():
+        # PyTorch's own stream for recordings is of the GPU that recorded first: another one's work would be left out
+        with torch.cuda.device(self.device), torch.cuda.graph(graph, stream=side), _measured_kernels():
             outputs = tuple(self._detect(self._network(static)))
         return _Captured(graph, static, outputs)
 
