@@ -1,8 +1,10 @@
 """Replayed steps: the same numbers as steps that the host launches, whatever size and number of objects comes."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +13,8 @@ from torch import Tensor, nn
 from tests.losses.test_losses import LOSSES, NONE, USUAL, outputs, size_of
 from tests.training.running import fit
 from yolo.losses import ModernLoss, build_loss
-from yolo.models import yolov2_tiny, yolov3_tiny
-from yolo.training import MultiScale
+from yolo.models import yolov1, yolov2_tiny, yolov3_tiny
+from yolo.training import DetectionModule, MultiScale, recorded
 from yolo.training.recorded import RecordedStep, padded
 from yolo.types import Targets
 
@@ -79,6 +81,47 @@ def test_what_is_recorded_are_the_values_and_gradients_of_the_step(kind: str) ->
             torch.testing.assert_close(gradient, p.grad, rtol=1e-4, atol=1e-6)
 
 
+def test_a_recording_moves_neither_statistics_nor_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = SimpleNamespace(wait_stream=lambda _: None)
+    fakes = {
+        "Stream": lambda _: stream, "current_stream": lambda _: stream, "stream": lambda _: nullcontext(),
+        "graph_pool_handle": lambda: None, "get_rng_state": lambda _: torch.get_rng_state(),
+        "set_rng_state": lambda state, _: torch.set_rng_state(state),
+    }  # fmt: skip
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(recorded, "without_cache", nullcontext)
+    monkeypatch.setattr(RecordedStep, "_capture", lambda *_: None)
+    network = yolov1(num_classes=3, width=0.125, image_size=128)  # with dropout
+    step = RecordedStep(network, build_loss(network), [])
+    images = torch.rand(2, 3, *(network.fixed_size or ()))
+    buffers = [*network.buffers(), *step.criterion.buffers()]
+    before, random = deepcopy(buffers), torch.get_rng_state()
+    step._record(images, padded(USUAL, 8, 2))
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(one, other) for one, other in zip(buffers, before, strict=True))
+    assert list(step.recordings) == [images.shape]
+
+
+def test_recordings_give_their_memory_to_the_scoring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    detect, full = DetectionModule._detect, []
+
+    def narrow(self: DetectionModule, images: Tensor) -> object:
+        if not full:
+            self._recorded = full.append(self) or RecordedStep(self.detector, self.criterion, [])
+        if self._recorded is not None:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return detect(self, images)
+
+    monkeypatch.setattr(DetectionModule, "_detect", narrow)
+    module, trainer = fit(tmp_path, tmp_path / "digits", epochs=1)
+    assert full == [module]
+    assert "val/map" in trainer.callback_metrics
+    assert caplog.text.count("too little GPU memory") == 1
+
+
 class Twins:
     """The same network and loss, once recorded and once not."""
 
@@ -112,6 +155,32 @@ def test_a_replay_is_the_step(kind: str, variant: str, dtype: torch.dtype) -> No
         torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
     for one, other in zip(*(loss.buffers() for loss in twins.losses), strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_dropout_draws_what_it_draws_without_a_recording() -> None:
+    torch.manual_seed(0)
+    network = yolov1(num_classes=3, width=0.125, image_size=192).cuda().to(memory_format=torch.channels_last)
+    other = deepcopy(network)
+    losses = [build_loss(one).cuda() for one in (network, other)]
+    size = network.fixed_size
+    assert size is not None
+    step = RecordedStep(network, losses[0], [size])
+    found = []
+    for of in (step, lambda *batch: losses[1].of(other, *batch)):
+        torch.cuda.manual_seed(0)
+        with torch.autocast("cuda", torch.float16):
+            found.append(
+                [
+                    of(images, targets)
+                    for images, targets in batches(size[0], "cuda")
+                    if images.shape[2] == size[0]
+                ]
+            )
+    for one, wanted in zip(*found, strict=True):
+        for name, value in wanted.items():
+            torch.testing.assert_close(one[name], value, rtol=1e-2, atol=1e-4)
 
 
 @pytest.mark.gpu

@@ -17,10 +17,11 @@ from yolo.metrics import DetectionMetric, scalars
 from yolo.models import FakeQuant
 from yolo.ops import detect
 from yolo.training.fit import FitModule, Optimize, Schedule
+from yolo.training.memory import out_of_memory
 from yolo.training.multiscale import MultiScale, resize_batch
 from yolo.training.recorded import RecordedStep
 from yolo.training.schedule import parameter_groups, settling_from
-from yolo.types import Batch, Targets
+from yolo.types import Batch, Detections, Targets
 
 log = logging.getLogger(__name__)
 
@@ -138,13 +139,27 @@ class DetectionModule(FitModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         images = to_float(batch.images).contiguous(memory_format=torch.channels_last)
-        if self.quantizer is None:
-            detections = self.detector.detect(images, **self.rule)
-        else:
-            detections = detect(self(images), self.detector.specs, **self.rule)
+        detections = self._detections(images)
         self.metric.update(
             to_found(detections, [m.placement for m in batch.meta]), [m.record for m in batch.meta]
         )
+
+    def _detections(self, images: Tensor) -> Detections:
+        try:
+            return self._detect(images)
+        except RuntimeError as error:
+            if self._recorded is None or out_of_memory(error) is None:
+                raise
+        # out of the except clause: the error holds tensors
+        log.warning("recorded steps leave too little GPU memory to score: from now on without them, slower")
+        self._recorded = None
+        torch.cuda.empty_cache()
+        return self._detect(images)
+
+    def _detect(self, images: Tensor) -> Detections:
+        if self.quantizer is None:
+            return self.detector.detect(images, **self.rule)
+        return detect(self(images), self.detector.specs, **self.rule)
 
     def on_validation_epoch_end(self) -> None:
         scores = scalars(self.metric.compute())

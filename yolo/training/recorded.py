@@ -80,7 +80,8 @@ class RecordedStep:
     with more objects than there is room for has everything recorded anew, with room for twice as many.
 
     Args:
-        network: Its running statistics are those of the batches only, not of the recording.
+        network: Its running statistics are those of the batches only, not of the recording, and so are its random
+            numbers.
         criterion: Its loss; :attr:`Criterion.recordable`.
         sizes: Every height and width that may come.
     """
@@ -152,6 +153,8 @@ class RecordedStep:
             self.recordings.clear()
             end_recording(device, pool, random)
             raise
+        else:
+            torch.cuda.set_rng_state(random, device)  # dropout of the runs before has drawn some
         finally:
             current.wait_stream(stream)
             torch._foreach_copy_(buffers, statistics)
