@@ -107,6 +107,15 @@ def test_right_values_are_taken(run: Run, argument: str) -> None:
     assert run(*GIVEN, argument)[0] == 0
 
 
+@pytest.mark.parametrize("flag", ["--multirun", "-m", "hydra.mode=MULTIRUN"])
+def test_sweeps_are_not_taken_for_mistakes(run: Run, flag: str) -> None:
+    status, _, err = run("weights=a", "source=b,c", "hydra.sweep.dir=sweep", flag)
+    assert (status, err) == (0, "")
+    assert [Path("sweep", job, ".hydra/overrides.yaml").read_text("utf-8") for job in "01"] == [
+        "- weights=a\n- source=b\n", "- weights=a\n- source=c\n",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("value", ["runs/epoch=9-step=100.ckpt", "runs/a(1).ckpt", "data/犬.ckpt", "it's"])
 def test_values_that_need_quotes_are_shown_with_them(run: Run, value: str) -> None:
     """Cases C01 and C07; what the message shows is what works."""

@@ -56,8 +56,8 @@ def answer(config_name: str, about: str, verbs: Sequence[str] = (), skip: int = 
         if "--help" in arguments or "-h" in arguments:
             sys.stdout.write(describe(config_name, about, overrides))
             sys.exit(0)
-        if len(overrides) == len(arguments):  # Hydra's own flags are its business
-            check(config_name, overrides)
+        if not any(argument.startswith(("-", "hydra.mode=")) for argument in arguments):
+            check(config_name, overrides)  # Hydra's own flags, and a sweep, are its business
 
 
 def _verb_first(arguments: list[str], verbs: Sequence[str]) -> list[str]:
@@ -254,8 +254,6 @@ def _check_one(override: Override, base: DictConfig, groups: Collection[str]) ->
     if override.is_delete():
         return
     if override.is_sweep_override():
-        if "--multirun" in sys.argv or "-m" in sys.argv:
-            return
         value = (override.input_line or "").partition("=")[2]
         raise UsageError(
             f"{key}={value} would be several runs: write {key}=[{value}] for a list, or add --multirun"
