@@ -94,7 +94,7 @@ class Kernels:
                 with torch.cuda.device(shape.device):
                     self.made[shape] = self._make(shape)
             except (RuntimeError, refused) as error:
-                log.warning("cuDNN does not fuse %s (%s): slower", shape, str(error).splitlines()[0])
+                log.warning("cuDNN does not fuse %s (%s): slower", shape, str(error).partition("\n")[0])
                 self.made[shape] = partial(one_by_one, shape)
         return self.made[shape]
 

@@ -131,7 +131,7 @@ class DetectionModule(FitModule):
                 return self._recorded(images, targets)
             except RuntimeError as error:  # too little memory for it, too
                 self._recorded = None
-                log.warning("the step cannot be recorded (%s): slower without", str(error).splitlines()[0])
+                log.warning("the step cannot be recorded (%s): slower without", str(error).partition("\n")[0])
         return self.criterion.of(self.detector if self.quantizer is None else self, images, targets)
 
     def on_train_end(self) -> None:
