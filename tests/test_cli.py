@@ -151,6 +151,11 @@ def test_a_choice_of_a_group_does_not_give_what_it_leaves_open(
     assert capsys.readouterr().err == f"tool.py: {missing} must be given (--help shows an example)\n"
 
 
+def test_an_element_of_a_list_is_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["tool.py", "preprocess.size.0=320"])
+    answer("train", "Work.")  # an option that does not exist would exit
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

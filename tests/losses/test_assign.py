@@ -160,3 +160,8 @@ def test_best_of_a_slot() -> None:
     index, quality = torch.tensor([4, 4, 2, 9, 4]), torch.tensor([0.3, 0.7, 0.0, 1.0, 0.7])
     active = torch.tensor([True, True, True, False, True])
     assert best_of_slot(index, quality, active, 9).tolist() == [False, False, True, False, True]
+
+
+def test_a_row_that_is_off_takes_no_slot() -> None:
+    index, active = torch.tensor([4, 4, 4]), torch.tensor([True, False, True])
+    assert best_of_slot(index, torch.tensor([0.3, 0.9, 0.2]), active, 9).tolist() == [True, False, False]
