@@ -166,11 +166,13 @@ def make_data(cfg: DictConfig) -> DetectionData:
 
 
 def trainer_settings(cfg: DictConfig, devices: Any) -> dict[str, Any]:
-    """Arguments of Lightning's trainer, with a precision that suits the device where none is named."""
+    """Arguments of Lightning's trainer; what is ``auto`` suits the device and the run."""
     on_gpu = bool(gpu_names()) and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
     settings = dict(cfg.trainer) | {"devices": devices}
     if settings["precision"] == "auto":
         settings["precision"] = "16-mixed" if on_gpu else "32-true"
+    if settings["benchmark"] == "auto":
+        settings["benchmark"] = cfg.multiscale is None or cfg.multiscale.low == cfg.multiscale.high
     return settings
 
 

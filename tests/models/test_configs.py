@@ -1,5 +1,6 @@
 """Every file of configs/model builds the network it is named after."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,5 +54,7 @@ def test_config_builds_the_bare_detector(name: str) -> None:
     assert detector.recipe is not None
     assert detector.recipe.name == name
     assert detector.num_classes == 3
-    assert detector.specs == DETECTORS[name](num_classes=3, width=0.25).specs
+    published = DETECTORS[name](num_classes=3, width=0.25).specs
+    own = {"xy_scale": cfg.model.xy_scale} if "xy_scale" in cfg.model else {}
+    assert detector.specs == tuple(replace(spec, **own) for spec in published)
     detector.check_size(*cfg.preprocess.size)

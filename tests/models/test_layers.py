@@ -157,7 +157,7 @@ def test_unknown_activation_is_refused() -> None:
 
 def test_batch_norm_has_darknets_constants() -> None:
     norm = ConvBnAct(3, 8, 3).norm
-    assert (norm.eps, norm.momentum) == (1e-5, 0.01)
+    assert (norm.eps, norm.momentum) == (1e-5, 0.03)
 
 
 def test_layers_are_paired_with_their_norm_in_order() -> None:

@@ -123,14 +123,19 @@ def test_scenes_of_a_full_size_network(device: str, scene: str) -> None:
         assert_same(found, detect_reference(logits, *packed(specs), *options))
 
 
+@pytest.mark.parametrize("classes", [8, 80])
 @pytest.mark.parametrize("device", DEVICES)
-def test_more_rounds_than_one(device: str) -> None:
-    """Every box covers the same place, so all 851,760 candidates have to be looked at to keep 80."""
+def test_more_rounds_than_one(device: str, classes: int) -> None:
+    """Every box covers the same place, so all 10,647 candidates of each class have to be looked at to keep one.
+
+    Both are more than the list of a picture holds: every round reads the outputs again.
+    """
     require_kernel("detect", device)
-    specs = tuple(HeadSpec("yolo", 80, stride, ((9e4, 9e4),) * 3, (0, 1, 2)) for stride in (32.0, 16.0, 8.0))
+    strides = (32.0, 16.0, 8.0)
+    specs = tuple(HeadSpec("yolo", classes, stride, ((9e4, 9e4),) * 3, (0, 1, 2)) for stride in strides)
     logits = [x.to(device) for x in make_logits(specs, images=1, height=416, width=416)]
     for x in logits:  # the sizes alike, so that any two boxes of a class overlap
-        x.unflatten(1, (3, 85))[:, :, 2:4] *= 0.1
+        x.unflatten(1, (3, 5 + classes))[:, :, 2:4] *= 0.1
     options = (0.001, 0.45, 300, True, False)
     found = torch.ops.yolo.detect(logits, *packed(specs), *options)
     wanted = detect_reference(logits, *packed(specs), *options)

@@ -112,7 +112,7 @@ def fit(
     running = pl.Trainer(
         max_epochs=epochs,
         accelerator=accelerator,
-        callbacks=[saving, Ema(0.9, 5.0), *extra],
+        callbacks=[saving, Ema(0.9, 0.2), *extra],
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -50,7 +50,7 @@ class ModernOptions:
     """
 
     iou_loss: IouKind = "ciou"
-    box_weight: float = 2.5
+    box_weight: float = 5.0
     objectness_weight: float = 0.5
     class_weight: float = 0.5
     match: Match = "ratio"

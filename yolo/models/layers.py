@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from yolo.models.fused import norm_act
 
-NORM_EPS = 1e-5  # Darknet's cuDNN build (convolutional_layer.c); it keeps .99 of the running statistics
-NORM_MOMENTUM = 0.01
+NORM_EPS = 1e-5  # Darknet's cuDNN build (convolutional_layer.c)
+NORM_MOMENTUM = 0.03  # share of a batch in the running statistics; Darknet's 0.01 lags behind fast learning
 LEAKY_SLOPE = 0.1
 
 Activation = Literal["leaky", "mish", "linear"]

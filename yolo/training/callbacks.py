@@ -1,6 +1,5 @@
 """What happens around the steps: averaged weights, frozen layers, a loss that is no number."""
 
-import math
 from typing import Any
 
 import pytorch_lightning as pl
@@ -15,14 +14,16 @@ class Ema(pl.Callback):
     every step. The raw weights are in the checkpoint as ``raw_state_dict``, so that training resumes from them.
 
     Args:
-        decay: Weight of the past once the ramp is over.
-        ramp: Steps after which the decay has reached 63 % of ``decay``.
+        decay: Largest weight of the past.
+        share: The average reaches back over about this share of the steps so far, short runs and long ones alike.
     """
 
-    def __init__(self, decay: float = 0.9998, ramp: float = 2000.0) -> None:
-        if not 0 <= decay < 1 or ramp <= 0:
-            raise ValueError(f"the average needs 0 <= decay < 1 and ramp > 0, got decay={decay}, ramp={ramp}")
-        self.decay, self.ramp = decay, ramp
+    def __init__(self, decay: float = 0.9998, share: float = 0.1) -> None:
+        if not 0 <= decay < 1 or not 0 < share <= 1:
+            raise ValueError(
+                f"the average needs 0 <= decay < 1 and 0 < share <= 1, got decay={decay}, share={share}"
+            )
+        self.decay, self.share = decay, share
         self.steps = 0
         self.average: dict[str, Tensor] = {}
         self._seen = 0
@@ -57,7 +58,7 @@ class Ema(pl.Callback):
             return  # in the middle of an accumulation window
         self._seen = trainer.global_step
         self.steps += 1
-        past = self.decay * (1.0 - math.exp(-self.steps / self.ramp))
+        past = min(self.decay, 1.0 - 1.0 / (1.0 + self.share * self.steps))
         floats, others = self._pairs
         torch._foreach_lerp_(*floats, 1.0 - past)
         if others[0]:
