@@ -11,6 +11,7 @@ if __name__ == "__main__" and sys.argv[1:2] in (["model"], ["train"]):
 import argparse
 import copy
 import json
+import math
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -95,7 +96,7 @@ def training(cfg: DictConfig) -> None:
     endless |= {"max_epochs": -1, "limit_val_batches": 0}
 
     def make_trainer(callbacks: list[pl.Callback]) -> pl.Trainer:
-        settings = trainer_settings(cfg, cfg.trainer.devices) | endless
+        settings = trainer_settings(cfg, cfg.trainer.devices, math.inf) | endless
         callbacks += [] if ema is None else [copy.deepcopy(ema)]
         return instantiate(settings, callbacks=callbacks, default_root_dir=str(folder), _convert_="all")
 

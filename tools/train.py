@@ -9,6 +9,7 @@ if __name__ == "__main__":
     answer("train", __doc__)
 
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -44,6 +45,7 @@ from yolo.training import (
 )
 from yolo.training.distributed import gpu_names, leave_group, one_launch, taken
 from yolo.training.retry import fit_with_retry
+from yolo.training.settings import resolved
 from yolo.training.transfer import show
 
 log = logging.getLogger("yolo.train")
@@ -165,15 +167,11 @@ def make_data(cfg: DictConfig) -> DetectionData:
     )
 
 
-def trainer_settings(cfg: DictConfig, devices: Any) -> dict[str, Any]:
-    """Arguments of Lightning's trainer; what is ``auto`` suits the device and the run."""
+def trainer_settings(cfg: DictConfig, devices: Any, pictures: float) -> dict[str, Any]:
+    """Arguments of Lightning's trainer, for a run that looks at so many ``pictures``."""
     on_gpu = bool(gpu_names()) and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
-    settings = dict(cfg.trainer) | {"devices": devices}
-    if settings["precision"] == "auto":
-        settings["precision"] = "16-mixed" if on_gpu else "32-true"
-    if settings["benchmark"] == "auto":
-        settings["benchmark"] = cfg.multiscale is None or cfg.multiscale.low == cfg.multiscale.high
-    return settings
+    one_size = cfg.multiscale is None or cfg.multiscale.low == cfg.multiscale.high
+    return resolved(cfg.trainer, on_gpu, one_size, pictures) | {"devices": devices}
 
 
 def _fit(cfg: DictConfig, folder: Path, devices: Any, step: StepSize, checkpoint: Path | None) -> None:
@@ -183,8 +181,10 @@ def _fit(cfg: DictConfig, folder: Path, devices: Any, step: StepSize, checkpoint
     callbacks = [callback for callback in build(cfg.callbacks).values() if callback is not None] + [step]
     if frozen:
         callbacks.append(FreezeBackbone(frozen))
+    epochs = cfg.trainer.max_epochs or -1
+    pictures = len(data.annotated("train").records) * epochs if epochs > 0 else math.inf
     trainer = instantiate(
-        trainer_settings(cfg, devices),
+        trainer_settings(cfg, devices, pictures),
         callbacks=callbacks,
         logger=list(build(cfg.logger).values()),
         default_root_dir=str(folder),

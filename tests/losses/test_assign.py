@@ -99,7 +99,7 @@ def test_two_objects_in_one_cell() -> None:
     assert slots.last.tolist() == [False, False, True, False, True, False]
     assert slots.first.tolist() == [0, 1, 0, 3, 4, 5]
     assert slots.answers().nonzero()[:, 0].tolist() == [0, 5]
-    rows = class_rows(slots, pairs.active, objects.label[pairs.target], 3)
+    rows = class_rows(slots, objects.label[pairs.target], 3)
     assert rows[slots.leads].tolist() == [[2, -1, 0], [-1, 4, -1]]
 
 

@@ -160,12 +160,11 @@ def apart(index: Tensor, active: Tensor, count: int) -> Tensor:
     return torch.where(active, index, count + torch.arange(len(index), device=index.device))
 
 
-def class_rows(slots: Slots, active: Tensor, label: Tensor, num_classes: int) -> Tensor:
+def class_rows(slots: Slots, label: Tensor, num_classes: int) -> Tensor:
     """For each leading pair and class, the last pair of its prediction that has this class, or -1.
 
     Args:
         slots: Of the P pairs.
-        active: ``[P]`` bool.
         label: ``[P]`` int64, the class of each pair.
         num_classes: C.
 
@@ -173,10 +172,10 @@ def class_rows(slots: Slots, active: Tensor, label: Tensor, num_classes: int) ->
         ``[P, C]`` int64; only rows of leading pairs mean something.
     """
     count = len(label)
-    key = apart(slots.first * num_classes + label, active, count * num_classes)
+    key = slots.first * num_classes + label  # a pair that is off is its own first: it meets no other
     rows = torch.arange(count, device=label.device)
-    table = rows.new_full((count * (num_classes + 1),), -1).scatter_reduce_(0, key, rows, "amax")
-    return table[: count * num_classes].reshape(count, num_classes)
+    table = rows.new_full((count * num_classes,), -1).scatter_reduce_(0, key, rows, "amax")
+    return table.reshape(count, num_classes)
 
 
 @torch.no_grad()

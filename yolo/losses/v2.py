@@ -117,7 +117,7 @@ class RegionLoss(DetectionLoss):
             if options.focal_loss:
                 wrong = wrong * focal_factor(raw[:, 5:].softmax(dim=-1).gather(1, label[:, None])[:, 0])
         else:
-            several = (class_rows(slots, pairs.active, label, head.spec.num_classes) >= 0).float()
+            several = (class_rows(slots, label, head.spec.num_classes) >= 0).float()
             wrong = slots.leads[:, None] * F.binary_cross_entropy_with_logits(
                 raw[:, 5:], several, reduction="none"
             )

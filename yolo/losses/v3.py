@@ -86,7 +86,7 @@ class YoloV3Loss(DetectionLoss):
         counts = answers | (best.reshape(-1) <= options.ignore_thresh)
         objectness = (counts * chance(x[:, :, 4].float().reshape(-1), answers.float(), spec.squared)).sum()
 
-        labels = class_rows(slots, pairs.active, objects.label[pairs.target], spec.num_classes) >= 0
+        labels = class_rows(slots, objects.label[pairs.target], spec.num_classes) >= 0
         classes = (slots.leads[:, None] * chance(raw[:, 5:], labels.float(), spec.squared)).sum()
         return Terms(box, objectness, classes)
 

@@ -236,7 +236,7 @@ def class_terms(
         aim = torch.where(early, value, high)
     else:
         aim = torch.full_like(value, high)
-    rows = class_rows(slots, pairs.active, label, head.spec.num_classes)
+    rows = class_rows(slots, label, head.spec.num_classes)
     here, rows = rows >= 0, rows.clamp(min=0)
     target = torch.where(here, aim[rows], low)
     scale = torch.where(here, own[rows], others[:, None])
