@@ -50,8 +50,8 @@ class ModernOptions:
     """
 
     iou_loss: IouKind = "ciou"
-    box_weight: float = 5.0
-    objectness_weight: float = 0.5
+    box_weight: float = 2.5
+    objectness_weight: float = 0.25
     class_weight: float = 0.5
     match: Match = "ratio"
     ratio: float = 4.0
