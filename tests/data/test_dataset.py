@@ -24,6 +24,7 @@ from yolo.data import (
     to_float,
     undo,
 )
+from yolo.data.augment import largest_zoom
 from yolo.data.store import available_memory, load_working
 from yolo.ops import vary_colour
 from yolo.types import Batch, Record, Truth
@@ -207,15 +208,30 @@ def test_kept_pictures_change_nothing(records: list[Record], tmp_path: Path, whe
     """The store gives the very pixels that decoding gives, small and large pictures alike."""
     preprocess = Preprocess((48, 64), resize)  # type: ignore[arg-type]
     for augment in (None, STRONG):
-        store = ImageStore(records, preprocess, where, tmp_path / "kept")  # type: ignore[arg-type]
+        zoom = largest_zoom(augment)
+        store = ImageStore(records, preprocess, where, tmp_path / "kept", zoom=zoom)  # type: ignore[arg-type]
         kept = DetectionDataset(records, preprocess, augment, store=store)
         assert same(batches(kept, 0), batches(DetectionDataset(records, preprocess, augment), 0))
         assert same(batches(kept, 0), batches(kept, 2))
         image, size = store.load(6)
         assert size == load_image(records[6].path).shape[:2]
-        assert np.array_equal(image, load_working(records[6].path, preprocess)[0])
+        assert np.array_equal(image, load_working(records[6].path, preprocess, zoom)[0])
         with pytest.raises(ValueError, match="read-only"):
             image[0] = 0
+
+
+def test_what_will_be_enlarged_is_kept_as_large(tmp_path: Path) -> None:
+    """400 x 200 pixels are 64 x 32 on the canvas: zooming in by up to half may show 96 x 48, but no invented pixel."""
+    large, small = picture(tmp_path / "a.png", 400, 200), picture(tmp_path / "b.png", 50, 30)
+    files = [record(path, [[0.0, 0.0, 25.0, 30.0]]) for path in (large, small)]
+    canvas = Preprocess((64, 64))
+    for augment, shape in ((None, (32, 64)), (Augment(flip=0.5), (32, 64)), (Augment(scale=0.5), (48, 96))):
+        dataset = DetectionDataset(files, canvas, augment)
+        assert dataset.sample(0).image.shape[:2] == shape
+        box = [0, 0, 25 * shape[1] / 400, 30 * shape[0] / 200]
+        assert dataset.sample(0).boxes[0].tolist() == pytest.approx(box)
+        assert dataset.sample(1).image.shape[:2] == (30, 50)
+    assert largest_zoom(Augment(scale=0.5, aspect=0.44)) == pytest.approx(1.5 * 1.2)
 
 
 def test_darknets_pixels(tmp_path: Path) -> None:

@@ -169,6 +169,11 @@ class Augment:
         return _albumentations().Compose(list(self.extra))
 
 
+def largest_zoom(augment: Augment | None) -> float:
+    """The factor by which a side of a picture is enlarged at most, against its size on the canvas."""
+    return 1.0 if augment is None else (1 + augment.scale) * (1 + augment.aspect) ** 0.5
+
+
 def _albumentations() -> Any:
     """The package, imported only when needed: it takes a second and would ask the network for a newer one."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from yolo.data.augment import Augment
+from yolo.data.augment import Augment, largest_zoom
 from yolo.data.batch import Item
 from yolo.data.geometry import Sample
 from yolo.data.image import load_image
@@ -107,7 +107,7 @@ class DetectionDataset(Dataset[Item]):
     def _working(self, index: int) -> tuple[NDArray[np.uint8], tuple[int, int]]:
         if self.store is not None:
             return self.store.load(index)
-        return load_working(self.records[index].path, self.preprocess)
+        return load_working(self.records[index].path, self.preprocess, largest_zoom(self.augment))
 
     def _targets(self, record: Record) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Crowds are no objects to learn from, difficult ones only if wanted."""

@@ -102,7 +102,10 @@ class Preprocess:
 
     def shrink_to(self, image: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
         """Resize to the size that a picture of ``height`` and ``width`` has on the canvas, in bytes."""
-        rows, cols = self.inner_size(height, width)
+        return self.resized(image, *self.inner_size(height, width))
+
+    def resized(self, image: NDArray[np.uint8], rows: int, cols: int) -> NDArray[np.uint8]:
+        """Resize as ``interpolation`` says, in bytes."""
         if image.shape[:2] == (rows, cols):
             return image
         if self.interpolation == "linear":

@@ -36,22 +36,26 @@ def one_opencv_thread() -> None:
         cv2.setNumThreads(1)
 
 
-def load_working(path: str, preprocess: Preprocess) -> tuple[NDArray[np.uint8], tuple[int, int]]:
+def load_working(
+    path: str, preprocess: Preprocess, zoom: float = 1.0
+) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     """Decode a picture, shrunk to its size on the canvas if it is larger; and its own height and width.
 
-    Training sees exactly the pixels that :meth:`Preprocess.in_bytes` makes, kept or not.
+    Without a zoom training sees exactly the pixels that :meth:`Preprocess.in_bytes` makes, kept or not.
+
+    Args:
+        path: The file.
+        preprocess: Of the network.
+        zoom: The picture stays larger by this factor, as far as it is: to be enlarged without getting blurred.
     """
     image = load_image(path)
     height, width = image.shape[:2]
-    rows, cols = working_size(preprocess, height, width)
-    if (rows, cols) != (height, width):
-        image = preprocess.shrink_to(image, height, width)
-    return image, (height, width)
+    return preprocess.resized(image, *working_size(preprocess, height, width, zoom)), (height, width)
 
 
-def working_size(preprocess: Preprocess, height: int, width: int) -> tuple[int, int]:
+def working_size(preprocess: Preprocess, height: int, width: int, zoom: float = 1.0) -> tuple[int, int]:
     """Height and width that :func:`load_working` gives."""
-    rows, cols = preprocess.inner_size(height, width)
+    rows, cols = (round(side * zoom) for side in preprocess.inner_size(height, width))
     return (rows, cols) if rows * cols < height * width else (height, width)
 
 
@@ -67,6 +71,7 @@ class ImageStore:
         where: ``ram`` or ``disk``.
         folder: For ``disk``: where the file goes.
         threads: Pictures that are decoded at the same time.
+        zoom: See :func:`load_working`.
 
     Raises:
         ValueError: A picture cannot be decoded (its name is in the message).
@@ -80,13 +85,14 @@ class ImageStore:
         where: Literal["ram", "disk"] = "ram",
         folder: str | Path | None = None,
         threads: int | None = None,
+        zoom: float = 1.0,
     ) -> None:
         self.paths = [record.path for record in records]
-        self.preprocess = preprocess
+        self.preprocess, self.zoom = preprocess, zoom
         one_opencv_thread()
         with ThreadPoolExecutor(threads or min(32, os.cpu_count() or 1)) as pool:
             self.sizes = list(pool.map(image_size, self.paths))
-            self.shapes = [working_size(preprocess, *size) for size in self.sizes]
+            self.shapes = [working_size(preprocess, *size, zoom) for size in self.sizes]
             lengths = [rows * cols * 3 for rows, cols in self.shapes]
             self.offsets = [0, *itertools.accumulate(lengths)]
             self.total = max(1, self.offsets[-1])
@@ -108,7 +114,7 @@ class ImageStore:
         return self._pixels[start:stop].reshape(*self.shapes[index], 3)
 
     def _fill(self, index: int) -> None:
-        image, size = load_working(self.paths[index], self.preprocess)
+        image, size = load_working(self.paths[index], self.preprocess, self.zoom)
         if image.shape[:2] != self.shapes[index]:
             raise ValueError(f"{self.paths[index]}: its header says {self.sizes[index]}, its pixels {size}")
         self._view(index)[:] = image
@@ -146,7 +152,7 @@ class ImageStore:
 
     def _key(self) -> str:
         """Changes with any file, and with anything that changes the working size."""
-        digest = hashlib.sha256(repr(self.preprocess).encode())
+        digest = hashlib.sha256(repr((self.preprocess, self.zoom)).encode())
         for path in self.paths:
             stat = os.stat(path)  # noqa: PTH116 - pathlib's takes three times as long
             digest.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ctime_ns}\n".encode())

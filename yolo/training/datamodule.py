@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from yolo.data import Annotated, Augment, DetectionDataset, ImageStore, Preprocess, collate
+from yolo.data.augment import largest_zoom
 from yolo.data.store import Cache
 from yolo.training.interrupt import ignore_signals
 from yolo.training.schedule import settling_from
@@ -146,7 +147,9 @@ class DetectionData(pl.LightningDataModule):
             store = (
                 None
                 if self.cache == "none" or useless
-                else ImageStore(records, self.preprocess, self.cache, self.cache_dir)
+                else ImageStore(
+                    records, self.preprocess, self.cache, self.cache_dir, zoom=largest_zoom(augment)
+                )
             )
             self._datasets[split] = DetectionDataset(
                 records, self.preprocess, augment, self.seed, store=store
