@@ -46,7 +46,6 @@ LOSSES: dict[str, Callable[[int], DetectionLoss]] = {
     "modern_v2": lambda c: ModernLoss(region(c), label_smoothing=0.1),
     "modern_v3": lambda c: ModernLoss(yolo(c)),
     "modern_v4": lambda c: ModernLoss(yolo(c, xy_scale=1.2), reach=0.4, focal_gamma=1.5, ignore_thresh=0.7),
-    "modern_top": lambda c: ModernLoss(yolo(c, xy_scale=2.0), top=2),
     "modern_csp": lambda c: ModernLoss(yolo(c, xy_scale=2.0, squared=True), match="iou", iou_loss="giou"),
 }
 

@@ -8,7 +8,6 @@ import torch
 from tests.losses.test_assign import targets
 from yolo.losses import ModernLoss
 from yolo.losses.assign import read_objects
-from yolo.losses.modern import best_of_object
 from yolo.ops.heads import HeadSpec
 
 SIZE = (96, 128)
@@ -106,30 +105,6 @@ def test_ignored_predictions_have_no_objectness_gradient() -> None:
         assert slope.reshape(2, 6, 2)[:, 4].flatten().nonzero()[:, 0].tolist() == moved
 
 
-def test_the_predictions_that_overlap_their_object_most() -> None:
-    """Three anchors, two objects, two cells; of the second object only two are on."""
-    quality = torch.tensor([[[0.1, 0.2], [0.9, 0.8]], [[0.6, 0.5], [0.3, 0.7]], [[0.5, 0.0], [0.1, 0.2]]])
-    active = torch.ones(3, 2, 2, dtype=torch.bool)
-    active[:, 1] = torch.tensor([[False, True], [False, False], [True, False]])
-    kept = best_of_object(quality.flatten(), active.flatten(), 2, 3, top=2).reshape(3, 2, 2)
-    assert kept[:, 0].tolist() == [[False, False], [True, True], [True, False]]  # .5 twice: both stay
-    assert torch.equal(kept[:, 1], active[:, 1])
-    assert torch.equal(best_of_object(quality.flatten(), active.flatten(), 2, 3, top=99), active.flatten())
-
-
-def test_top_leaves_the_others_to_say_that_there_is_nothing() -> None:
-    """One cell, two anchors that both fit, the first better: with top=1 the second is taught to be empty."""
-    spec = [HeadSpec("yolo", 1, 32, ((16.0, 16.0), (24.0, 24.0)), (0, 1))]
-    x = torch.zeros(1, 12, 1, 1, requires_grad=True)
-    slopes = []
-    for top in (None, 1):
-        loss = ModernLoss(spec, objectness_weight=1.0, top=top)
-        (slope,) = torch.autograd.grad(loss([x], targets((16, 16, 16, 16)), (32, 32))["objectness"], x)
-        slopes.append(slope.reshape(2, 6)[:, 4].tolist())
-    assert slopes[0] == pytest.approx([-0.25, (0.5 - 16**2 / 24**2) / 2], abs=1e-5)  # a mean over two
-    assert slopes[1] == pytest.approx([-0.5, 0.5], abs=1e-5)
-
-
 def test_focal_and_smoothing_change_what_they_say() -> None:
     x = torch.randn(1, 16, 3, 4), torch.randn(1, 16, 6, 8)
     given = targets((50, 50, 38, 22), (100, 70, 7, 9), labels=[1, 2])
@@ -151,7 +126,6 @@ def test_focal_and_smoothing_change_what_they_say() -> None:
         ({"match": "simota"}, "match must be best, ratio or iou, got 'simota'"),
         ({"ratio": 0.5}, "ratio must be above 1, got 0.5"),
         ({"reach": 2}, "reach is 0 to 0.5 cells, got 2"),
-        ({"top": 0}, "top must be at least 1, or null for all, got 0"),
         ({"level_weights": [1.0]}, "level_weights needs a number for each of the 2 heads"),
         ({"box_weigth": 1}, "no option 'box_weigth': did you mean box_weight"),
     ],

@@ -38,7 +38,6 @@ class ModernOptions:
         iou_thresh: See ``match``.
         reach: Besides its own cell, an object is learned by the nearest cell beside and above or below whose
             predictions can put their centre there (``xy_scale``), or miss it by at most ``reach`` cells.
-        top: Of the predictions found so, this many that overlap the object most answer for it; None is all.
         soft_objectness: 1 lets a prediction that answers aim at the IoU of its box, 0 at 1, between at a
             mixture.
         ignore_thresh: A prediction that answers for nothing but overlaps an object by more is left alone; 1
@@ -57,7 +56,6 @@ class ModernOptions:
     ratio: float = 4.0
     iou_thresh: float = 0.213
     reach: float = 0.0
-    top: int | None = None
     soft_objectness: float = 1.0
     ignore_thresh: float = 1.0
     label_smoothing: float = 0.0
@@ -73,8 +71,6 @@ class ModernOptions:
             raise ValueError(f"ratio must be above 1, got {self.ratio}")
         if not 0 <= self.reach <= 0.5:
             raise ValueError(f"reach is 0 to 0.5 cells, got {self.reach}")
-        if self.top is not None and self.top < 1:
-            raise ValueError(f"top must be at least 1, or null for all, got {self.top}")
 
 
 class Candidates(NamedTuple):
@@ -129,10 +125,7 @@ class ModernLoss(DetectionLoss):
 
         overlap = iou(self.boxes(raw, found), objects.boxes[found.target], options.iou_loss)
         quality = overlap.detach().clamp(0, 1)
-        active = found.active
-        if options.top is not None:
-            active = best_of_object(quality, active, len(objects.label), len(self.anchors), options.top)
-        wins = best_of_slot(index, quality, active, len(said))
+        wins = best_of_slot(index, quality, found.active, len(said))
         divisor = torch.where(wins.any(), wins.sum(), len(said))
         box = (wins * (1 - overlap)).sum() / divisor
 
@@ -257,25 +250,6 @@ def gather(maps: Sequence[Tensor], found: Candidates, objects: Objects) -> tuple
         index.append(((picture * anchors + anchor) * height + row) * width + col + before)
         start, first, before = part.stop, first + anchors, before + n * anchors * height * width
     return torch.cat(raw), torch.cat(index)
-
-
-@torch.no_grad()
-def best_of_object(quality: Tensor, active: Tensor, objects: int, anchors: int, top: int) -> Tensor:
-    """Which active rows are among the ``top`` of their object by ``quality`` (or as good as the last of these).
-
-    Args:
-        quality: ``[A * T * K]``, 0 to 1, as :class:`Candidates`.
-        active: ``[A * T * K]`` bool.
-        objects: T.
-        anchors: A.
-        top: Rows that stay.
-    """
-    if not objects:
-        return active
-    found = torch.where(active, quality, -1.0).reshape(anchors, objects, -1)
-    each = found.transpose(0, 1).flatten(1)  # [T, A * K]
-    least = each.topk(min(top, each.shape[1]), dim=1).values[:, -1]
-    return active & (found >= least[:, None]).reshape(-1)
 
 
 @torch.no_grad()
