@@ -37,6 +37,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         "rounds=1",
         "write=true",
         "choose=kmeans",
+        "multiscale.low=0.75",
+        "multiscale.high=1.5",
         MINE,
     ]
     result = run(
