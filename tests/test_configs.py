@@ -66,6 +66,15 @@ def test_data_config_composes(data: str) -> None:
     assert cfg.model.num_classes == 3
 
 
+@pytest.mark.parametrize("augment", ["light", "standard", "mosaic", "pixels", "classify"])
+def test_mirrors_are_those_that_the_data_allow(augment: str) -> None:
+    allowed = {"digits": (0.0, 0.0), "cards": (0.0, 0.0), "bccd": (0.5, 0.5), "chess": (0.5, 0.0)}
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        for data, wanted in allowed.items():
+            cfg = compose("train", [f"data={data}", f"augment={augment}"])
+            assert (cfg.augment.flip, cfg.augment.flip_vertical) == wanted
+
+
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_experiment_composes(experiment: str) -> None:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
