@@ -91,7 +91,7 @@ def test_a_model_brings_what_its_generation_needs_and_the_command_line_still_win
             for overrides in ([], ["model=yolov1"], ["model=yolov1", "optimizer.lr=5.0e-4"])
         )
     assert first.preprocess.size == [448, 448]
-    assert [cfg.optimizer.lr for cfg in (usual, first, told)] == [1e-3, 1e-4, 5e-4]
+    assert [cfg.optimizer.lr for cfg in (usual, first, told)] == [2e-3, 1e-4, 5e-4]
 
 
 def test_a_group_within_a_group_is_known_and_a_slip_names_the_nearest() -> None:

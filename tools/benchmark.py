@@ -35,7 +35,7 @@ from yolo.inference import choose_device
 from yolo.ops import benchmark as ops
 from yolo.training import quiet
 from yolo.training.benchmark import measure_training, speed_table
-from yolo.training.distributed import is_first, one_launch
+from yolo.training.distributed import is_first, leave_group, one_launch
 
 
 def add_ops(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -102,8 +102,10 @@ def training(cfg: DictConfig) -> None:
 
     with one_launch():
         speed = measure_training(module, data, make_trainer, cfg.steps, cfg.warm_up)
-        if not is_first():
-            return
+        first = is_first()
+        leave_group()  # all together: one that ends without the others waits for them
+    if not first:
+        return
     output = Path(cfg.output or folder / "training.json")
     output.write_text(json.dumps(asdict(speed) | {"share": speed.share}, indent=1), "utf-8")
     Console().print(speed_table(speed))

@@ -25,6 +25,7 @@ from yolo.models import flops
 from yolo.training.communication import (
     Communication,
     Unsynchronized,
+    bucket_megabytes,
     exchange_milliseconds,
     exchanges_gradients,
     gradient_bytes,
@@ -171,7 +172,7 @@ def measure_training(
     communication = None
     if exchanges_gradients(trainer):
         size_of_gradients = gradient_bytes(module)
-        exchange = exchange_milliseconds(size_of_gradients, device)
+        exchange = exchange_milliseconds(size_of_gradients, bucket_megabytes(trainer), device)
         share = max(0.0, 1.0 - resident_step(Unsynchronized()) / step)
         communication = Communication(size_of_gradients, exchange, share)
     without_loader = world * size / step

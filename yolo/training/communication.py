@@ -10,7 +10,7 @@ import torch.distributed as dist
 from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
 
-BUCKET = 25 * 2**20  # bytes that DDP sends at once while backward still runs
+NEAR, FAR = 100, 25  # MB that DDP sends at once while backward still runs
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,15 @@ class Unsynchronized(pl.Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, *_: Any) -> None:
         trainer.strategy.model.require_backward_grad_sync = False  # type: ignore[union-attr]
+
+
+def bucket_megabytes(trainer: pl.Trainer) -> int:
+    """How much DDP is to send at once, of gradients that are ready while the rest is still being computed.
+
+    Within a host few large sends slow backward down less (YOLOv3 on two H200s: by 3.7 ms in place of 5.0, of 96);
+    between hosts the last one, which nothing hides, had better be small.
+    """
+    return NEAR if trainer.num_nodes == 1 else FAR
 
 
 def exchanges_gradients(trainer: pl.Trainer) -> bool:
@@ -48,9 +57,9 @@ def gradient_bytes(module: nn.Module) -> int:
     return sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
 
 
-def exchange_milliseconds(size: int, device: torch.device, runs: int = 10) -> float:
-    """Milliseconds to sum ``size`` bytes of every process, in DDP's buckets: of the slowest process in its best run."""
-    buckets = torch.zeros(max(size // 4, 1), device=device).split(BUCKET // 4)
+def exchange_milliseconds(size: int, bucket: int, device: torch.device, runs: int = 10) -> float:
+    """Milliseconds to sum ``size`` bytes of every process, ``bucket`` MB at once: the slowest in its best run."""
+    buckets = torch.zeros(max(size // 4, 1), device=device).split(bucket * 2**20 // 4)
     best = float("inf")
     for _ in range(runs):
         over_ranks(0.0, dist.ReduceOp.SUM, device)  # all begin together

@@ -13,6 +13,8 @@ import torch.distributed as dist
 from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
 
+from yolo.training.communication import bucket_megabytes
+
 LAUNCH = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "LOCAL_RANK", "WORLD_SIZE")
 
 
@@ -23,7 +25,9 @@ def prepare(trainer: pl.Trainer) -> None:
     for each other for ever. Training never reads running statistics; :func:`share_buffers` is for those who do.
     """
     if isinstance(trainer.strategy, DDPStrategy):
-        trainer.strategy._ddp_kwargs.setdefault("broadcast_buffers", False)
+        options = trainer.strategy._ddp_kwargs
+        options.setdefault("broadcast_buffers", False)
+        options.setdefault("bucket_cap_mb", bucket_megabytes(trainer))
 
 
 def share_buffers(module: nn.Module) -> None:
