@@ -2,15 +2,17 @@
 
 import functools
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pytorch_lightning as pl
 import torch
 
-from tests.training.running import digits
-from yolo.training.benchmark import Endless, matrix_rate
+from tests.training.running import digits, fit
+from yolo.training.benchmark import Endless, matrix_rate, measure_training
 
 TOOL = Path(__file__).parents[2] / "tools" / "benchmark.py"
 QUICK = (
@@ -56,6 +58,22 @@ def test_two_processes_count_together_and_speak_once(tmp_path: Path) -> None:
     assert speed["communication"]["bytes"] % 4 == 0
     assert speed["communication"]["alone"] > 0
     assert 0 <= speed["communication"]["share"] < 1
+
+
+def test_no_loader_process_outlives_the_measurement(tmp_path: Path) -> None:
+    """At the end of Python each of them would be waited for, five seconds long."""
+    module, trainer = fit(tmp_path / "run", tmp_path / "scenes", epochs=1)
+    data = trainer.datamodule  # type: ignore[attr-defined]
+    data.workers = 2
+
+    def make_trainer(callbacks: list[pl.Callback]) -> pl.Trainer:
+        return pl.Trainer(
+            max_epochs=-1, callbacks=callbacks, accelerator="cpu", limit_val_batches=0, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        )  # fmt: skip
+
+    measure_training(module, data, make_trainer, steps=2, warm_up=1)
+    assert not multiprocessing.active_children()
 
 
 def test_a_small_set_lasts(tmp_path: Path) -> None:

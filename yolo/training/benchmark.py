@@ -152,9 +152,9 @@ def measure_training(
     times = -(-total * size // len(dataset)) + 1
     loader: DataLoader[Any] = DataLoader(
         Endless(dataset, len(dataset), times), size, shuffle=True, drop_last=True, num_workers=data.workers,
-        collate_fn=collate, prefetch_factor=4 if data.workers else None, persistent_workers=data.workers > 0,
-        pin_memory=torch.cuda.is_available(),
+        collate_fn=collate, prefetch_factor=4 if data.workers else None, pin_memory=torch.cuda.is_available(),
     )  # fmt: skip
+    # not persistent: at the end of Python each worker that is left over is waited for, five seconds long
     watch = Stopwatch(warm_up, steps)
     trainer = make_trainer([watch])
     trainer.fit(module, datamodule=Loading(loader, total))
