@@ -96,7 +96,7 @@ def training(cfg: DictConfig) -> None:
     endless |= {"max_epochs": -1, "limit_val_batches": 0}
 
     def make_trainer(callbacks: list[pl.Callback]) -> pl.Trainer:
-        settings = trainer_settings(cfg, cfg.trainer.devices, math.inf) | endless
+        settings = trainer_settings(cfg, cfg.trainer.devices, module, math.inf) | endless
         callbacks += [] if ema is None else [copy.deepcopy(ema)]
         return instantiate(settings, callbacks=callbacks, default_root_dir=str(folder), _convert_="all")
 

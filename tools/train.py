@@ -167,11 +167,12 @@ def make_data(cfg: DictConfig) -> DetectionData:
     )
 
 
-def trainer_settings(cfg: DictConfig, devices: Any, pictures: float) -> dict[str, Any]:
-    """Arguments of Lightning's trainer, for a run that looks at so many ``pictures``."""
+def trainer_settings(
+    cfg: DictConfig, devices: Any, module: DetectionModule | ClassificationModule, pictures: float
+) -> dict[str, Any]:
+    """Arguments of Lightning's trainer, for a run of ``module`` that looks at so many ``pictures``."""
     on_gpu = bool(gpu_names()) and cfg.trainer.accelerator in ("auto", "gpu", "cuda")
-    one_size = cfg.multiscale is None or cfg.multiscale.low == cfg.multiscale.high
-    return resolved(cfg.trainer, on_gpu, one_size, pictures) | {"devices": devices}
+    return resolved(cfg.trainer, on_gpu, len(module.sizes) == 1, pictures) | {"devices": devices}
 
 
 def _fit(cfg: DictConfig, folder: Path, devices: Any, step: StepSize, checkpoint: Path | None) -> None:
@@ -184,7 +185,7 @@ def _fit(cfg: DictConfig, folder: Path, devices: Any, step: StepSize, checkpoint
     epochs = cfg.trainer.max_epochs or -1
     pictures = len(data.annotated("train").records) * epochs if epochs > 0 else math.inf
     trainer = instantiate(
-        trainer_settings(cfg, devices, pictures),
+        trainer_settings(cfg, devices, module, pictures),
         callbacks=callbacks,
         logger=list(build(cfg.logger).values()),
         default_root_dir=str(folder),
@@ -204,8 +205,6 @@ def _report(
     cfg: DictConfig, folder: Path, module: DetectionModule, data: DetectionData, recorder: Recorder
 ) -> None:
     """Draw what the run came to."""
-    size, stride = data.preprocess.size, module.detector.stride
-    sizes = [size] if module.multiscale is None else module.multiscale.sizes(size, stride)
     path = training_report(
         folder,
         module.model.classes,
@@ -216,7 +215,7 @@ def _report(
             data.preprocess,
             module.detector.specs,
             Assignment.of(module.criterion),
-            [height / size[0] for height, _ in sizes],
+            [height / data.preprocess.size[0] for height, _ in module.sizes],
         )
         if module.detector.specs
         else None,

@@ -154,8 +154,7 @@ class Trial:
             p.clone() for p in detector.parameters() for _ in range(2 if self.trainer.world_size > 1 else 1)
         ]
         size = module.model.preprocess.size
-        sizes = [size] if module.multiscale is None else module.multiscale.sizes(size, detector.stride)
-        high = max(sizes)
+        high = max(module.sizes)
         images = torch.zeros(batch_size, 3, *size, dtype=torch.uint8, device=self.device)
         corners = torch.rand(batch_size * OBJECTS, 2, device=self.device) * min(size) / 2
         boxes = torch.cat([corners, corners + min(size) / 8], dim=1)

@@ -54,6 +54,12 @@ class ClassificationModule(FitModule):
         self.fine_epochs, self.label_smoothing = fine_epochs, label_smoothing
 
     @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Height and width of every input that training may see."""
+        full = self.model.preprocess.size
+        return sorted({full, self.first_size or full})
+
+    @property
     def size(self) -> tuple[int, int]:
         """Height and width of the pictures in this epoch."""
         last = (self.trainer.max_epochs or 0) - self.current_epoch <= self.fine_epochs

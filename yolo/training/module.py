@@ -87,6 +87,12 @@ class DetectionModule(FitModule):
             "multi_label": True,
         }
 
+    @property
+    def sizes(self) -> list[tuple[int, int]]:
+        """Height and width of every input that training may see."""
+        size = self.model.preprocess.size
+        return [size] if self.multiscale is None else self.multiscale.sizes(size, self.detector.stride)
+
     def forward(self, images: Tensor) -> list[Tensor]:
         if self.quantizer is None:
             return self.detector(images)
@@ -115,9 +121,7 @@ class DetectionModule(FitModule):
     def on_train_start(self) -> None:
         self._recorded = None  # of another fit
         if self._can_record():
-            size, stride = self.model.preprocess.size, self.detector.stride
-            sizes = [size] if self.multiscale is None else self.multiscale.sizes(size, stride)
-            self._recorded = RecordedStep(self.detector, self.criterion, sizes)
+            self._recorded = RecordedStep(self.detector, self.criterion, self.sizes)
 
     def _can_record(self) -> bool:
         alone = self.trainer.world_size == 1 and self.device.type == "cuda"
