@@ -1,5 +1,7 @@
 """torchvision's detectors behind our interface: a step, detections, checkpoints, local weights, refusals."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,16 @@ TERMS = {
     "retinanet": {"classification", "bbox_regression"},
     "ssd": {"classification", "bbox_regression"},
 }
+
+
+def test_no_other_network_waits_for_torchvision() -> None:
+    """It takes as long to load as torch, and most commands need neither it nor what it brings."""
+    code = (
+        "import sys, yolo.api; from yolo.models import build; build('yolov4_tiny', {'num_classes': 2});"
+        "print(*sorted({'torchvision', 'torch._dynamo', 'sympy', 'torchmetrics'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 @pytest.fixture(autouse=True)

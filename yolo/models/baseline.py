@@ -1,15 +1,17 @@
 """One of torchvision's detectors behind the interface of :class:`Network`."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torchvision.models.detection.image_list import ImageList
 
 from yolo.models.detector import Network
 from yolo.ops.nms import empty_result, nms
 from yolo.types import Detections
+
+if TYPE_CHECKING:
+    from torchvision.models.detection.image_list import ImageList
 
 CANDIDATES = 10_000  # of a picture that reach a suppression across classes
 STRIDE = 32  # of the backbones; coarser maps of a pyramid round their size up
@@ -35,7 +37,9 @@ class Normalise(nn.Module):
 
     def forward(
         self, images: Tensor, targets: list[Objects] | None = None
-    ) -> tuple[ImageList, list[Objects] | None]:
+    ) -> tuple["ImageList", list[Objects] | None]:
+        from torchvision.models.detection.image_list import ImageList  # see yolo.models.baselines
+
         size = (int(images.shape[-2]), int(images.shape[-1]))
         return ImageList((images - self.mean) / self.std, [size] * len(images)), targets
 

@@ -3,16 +3,14 @@
 Networks, target assignment and losses are torchvision's. What is ours: pictures come letterboxed at the network's
 size, so its own resizing is replaced (:class:`Normalise`); labels count from 0; detections are padded to fixed
 shapes. Nothing is downloaded: weights come from a local file, or training starts from scratch.
+
+torchvision takes two seconds to load, as long as torch, and no other network needs it: it is imported where one of its
+detectors is made.
 """
 
 from typing import Any, Literal
 
 from torch import nn
-from torchvision.models import detection
-from torchvision.models.detection.anchor_utils import AnchorGenerator
-from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
-from torchvision.ops.feature_pyramid_network import LastLevelP6P7
-from torchvision.ops.misc import FrozenBatchNorm2d
 
 from yolo.models.baseline import STRIDE, Baseline
 from yolo.models.local import load_local
@@ -66,10 +64,13 @@ def maskrcnn(
 def _two_stages(
     num_classes: int, backbone: str, smallest: float, frozen_norm: bool, weights: str | None
 ) -> Baseline:
+    from torchvision.models.detection import FasterRCNN
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+
     sizes = tuple((int(smallest * 2**level),) for level in range(5))
     anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes))
     body = _pyramid(backbone, frozen_norm)
-    network = detection.FasterRCNN(body, num_classes + 1, rpn_anchor_generator=anchors)
+    network = FasterRCNN(body, num_classes + 1, rpn_anchor_generator=anchors)
     if weights is not None:
         load_local(network, weights)
     last = [network.roi_heads.box_predictor]
@@ -85,13 +86,14 @@ def retinanet(
     weights: str | None = None,
 ) -> Baseline:
     """RetinaNet (arXiv:1708.02002): one stage with anchors and focal loss; options as :func:`fasterrcnn`."""
+    from torchvision.models.detection import RetinaNet
+    from torchvision.models.detection.anchor_utils import AnchorGenerator
+
     sizes = tuple(
         tuple(int(smallest_anchor * 2 ** (level + third / 3)) for third in range(3)) for level in range(5)
     )
     anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(sizes))
-    network = detection.RetinaNet(
-        _coarse_pyramid(backbone, frozen_norm), num_classes, anchor_generator=anchors
-    )
+    network = RetinaNet(_coarse_pyramid(backbone, frozen_norm), num_classes, anchor_generator=anchors)
     if weights is not None:
         load_local(network, weights)
     head = network.head
@@ -107,7 +109,9 @@ def fcos(
     weights: str | None = None,
 ) -> Baseline:
     """FCOS (arXiv:1904.01355): one stage without anchors; options as :func:`fasterrcnn`."""
-    network = detection.FCOS(_coarse_pyramid(backbone, frozen_norm), num_classes)
+    from torchvision.models.detection import FCOS
+
+    network = FCOS(_coarse_pyramid(backbone, frozen_norm), num_classes)
     if weights is not None:
         load_local(network, weights)
     head = network.head
@@ -140,8 +144,10 @@ def ssd(
             "the backbone of an SSD is vgg16 or mobilenet, its colours imagenet or caffe, "
             f"got {backbone!r} and {colours!r}"
         )
+    from torchvision.models.detection import ssd300_vgg16, ssdlite320_mobilenet_v3_large
+
     small = backbone == "mobilenet"
-    make = detection.ssdlite320_mobilenet_v3_large if small else detection.ssd300_vgg16
+    make = ssdlite320_mobilenet_v3_large if small else ssd300_vgg16
     network = make(weights=None, weights_backbone=None, num_classes=num_classes + 1)
     if weights is not None:
         load_local(network, weights)
@@ -160,6 +166,9 @@ def _pyramid(name: str, frozen_norm: bool, **options: Any) -> nn.Module:
     """Feature maps of a ResNet, 256 channels each; of stride 4 to 64 unless the options say otherwise."""
     if name not in RESNETS:
         raise ValueError(f"the backbone is one of {', '.join(RESNETS)}, got {name!r}")
+    from torchvision.models.detection.backbone_utils import resnet_fpn_backbone
+    from torchvision.ops.misc import FrozenBatchNorm2d
+
     norm = FrozenBatchNorm2d if frozen_norm else nn.BatchNorm2d
     return resnet_fpn_backbone(
         backbone_name=name, weights=None, norm_layer=norm, trainable_layers=5, **options
@@ -168,4 +177,6 @@ def _pyramid(name: str, frozen_norm: bool, **options: Any) -> nn.Module:
 
 def _coarse_pyramid(name: str, frozen_norm: bool) -> nn.Module:
     """The same of stride 8 to 128."""
+    from torchvision.ops.feature_pyramid_network import LastLevelP6P7
+
     return _pyramid(name, frozen_norm, returned_layers=[2, 3, 4], extra_blocks=LastLevelP6P7(256, 256))

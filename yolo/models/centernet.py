@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
-import torchvision
 from torch import Tensor, nn
 
 from yolo.models.cspdarknet import CspDarknet53
@@ -38,6 +37,8 @@ class ResNet(nn.Module):
 
     def __init__(self, name: str) -> None:
         super().__init__()
+        import torchvision  # see yolo.models.baselines
+
         self.body = torchvision.models.get_model(name, weights=None)
         self.body.fc = nn.Identity()
         self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406])[:, None, None], persistent=False)
