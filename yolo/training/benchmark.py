@@ -35,6 +35,8 @@ from yolo.training.datamodule import DetectionData
 from yolo.training.module import DetectionModule
 from yolo.types import Batch
 
+PREFETCH = 4  # batches that a loader process has ready
+
 MakeTrainer = Callable[[list[pl.Callback]], pl.Trainer]
 
 
@@ -141,21 +143,25 @@ def measure_training(
         data: Its ``batch_size`` pictures a step; the ``train`` split.
         make_trainer: Makes the trainer of a run out of callbacks.
         steps: That are timed.
-        warm_up: Steps before that.
+        warm_up: Steps before that; with the loader at least as many as it has batches ready.
 
     Raises:
         ValueError: The network is not of the YOLO family.
     """
     detector = module.model.yolo("measuring where a step's time goes")
-    total, size = warm_up + steps, data.batch_size
+    size, ready = data.batch_size, PREFETCH * data.workers
+    begin = max(
+        warm_up, ready
+    )  # what was loaded while the first step was set up says nothing about the loader
+    total = begin + steps
     dataset = data.dataset("train")
     times = -(-total * size // len(dataset)) + 1
     loader: DataLoader[Any] = DataLoader(
         Endless(dataset, len(dataset), times), size, shuffle=True, drop_last=True, num_workers=data.workers,
-        collate_fn=collate, prefetch_factor=4 if data.workers else None, pin_memory=torch.cuda.is_available(),
+        collate_fn=collate, prefetch_factor=PREFETCH if data.workers else None, pin_memory=torch.cuda.is_available(),
     )  # fmt: skip
     # not persistent: at the end of Python each worker that is left over is waited for, five seconds long
-    watch = Stopwatch(warm_up, steps)
+    watch = Stopwatch(begin, steps)
     trainer = make_trainer([watch])
     trainer.fit(module, datamodule=Loading(loader, total))
     device, world = trainer.strategy.root_device, trainer.world_size
@@ -164,8 +170,8 @@ def measure_training(
     def resident_step(*callbacks: pl.Callback) -> float:
         """Seconds of a step whose batch lies on the device; of the slowest process."""
         alone = Stopwatch(warm_up, steps)
-        repeated = DataLoader(Repeated(resident, total + 1), batch_size=None)
-        make_trainer([alone, *callbacks]).fit(module, datamodule=Loading(repeated, total))
+        repeated = DataLoader(Repeated(resident, warm_up + steps + 1), batch_size=None)
+        make_trainer([alone, *callbacks]).fit(module, datamodule=Loading(repeated, warm_up + steps))
         return over_ranks(alone.seconds, dist.ReduceOp.MAX, device) / steps
 
     step = resident_step()
