@@ -17,7 +17,7 @@ from yolo.checkpoint import load_model
 from yolo.data import Annotated
 from yolo.evaluate import evaluate
 from yolo.training import MultiScale
-from yolo.training.distributed import share_buffers, taken
+from yolo.training.distributed import prepare, share_buffers, taken
 from yolo.training.interrupt import StopRequest
 from yolo.types import Truth
 
@@ -141,6 +141,13 @@ def _share(rank: int) -> None:
         buffer.fill_(rank + 1)
     share_buffers(module)
     assert [b.unique().tolist() for b in module.buffers() if b.is_floating_point()] == [[1.0]] * 4
+
+
+@pytest.mark.parametrize(("hosts", "megabytes"), [(1, 100), (2, 25)])
+def test_gradients_of_one_host_travel_in_large_buckets(hosts: int, megabytes: int) -> None:
+    trainer = pl.Trainer(accelerator="cpu", devices=2, num_nodes=hosts, strategy="ddp", logger=False)
+    prepare(trainer)
+    assert trainer.strategy._ddp_kwargs == {"broadcast_buffers": False, "bucket_cap_mb": megabytes}
 
 
 def test_ranks_agree_on_the_step_at_which_they_stop() -> None:

@@ -1,8 +1,16 @@
 """The drawn sizes and what a resize does to boxes."""
 
+from functools import partial
+
 import pytest
 import torch
 
+from yolo.checkpoint import Model
+from yolo.data import Preprocess
+from yolo.losses import build_loss
+from yolo.metrics import DetectionMetric
+from yolo.models import build
+from yolo.training import DetectionModule, cosine
 from yolo.training.multiscale import MultiScale, resize_batch
 from yolo.types import Targets
 
@@ -50,3 +58,23 @@ def test_boxes_follow_the_pixels() -> None:
 def test_impossible_ranges_are_refused() -> None:
     with pytest.raises(ValueError, match="low <= high"):
         MultiScale(low=1.5, high=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "scale", "wanted"),
+    [
+        ("yolov2_tiny", (96, 160), None, [(96, 160)]),
+        ("yolov2_tiny", (96, 96), MultiScale(low=1.0, high=1.0), [(96, 96)]),
+        ("yolov2_tiny", (96, 96), MultiScale(low=0.67, high=1.34), [(64, 64), (96, 96), (128, 128)]),
+        ("yolov1_tiny", (448, 448), MultiScale(), [(448, 448)]),  # its linear layers take nothing else
+    ],
+)
+def test_a_training_knows_its_sizes(
+    name: str, size: tuple[int, int], scale: MultiScale | None, wanted: list[tuple[int, int]]
+) -> None:
+    detector = build(name, {"num_classes": 1, "width": 0.125})
+    module = DetectionModule(
+        Model(detector, ["one"], Preprocess(size)), build_loss(detector), DetectionMetric(["one"]),
+        partial(torch.optim.SGD, lr=0.1), cosine, multiscale=scale,
+    )  # fmt: skip
+    assert module.sizes == wanted

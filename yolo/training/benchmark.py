@@ -31,11 +31,9 @@ from yolo.training.communication import (
     gradient_bytes,
     over_ranks,
 )
-from yolo.training.datamodule import DetectionData
+from yolo.training.datamodule import PREFETCH, DetectionData
 from yolo.training.module import DetectionModule
 from yolo.types import Batch
-
-PREFETCH = 4  # batches that a loader process has ready
 
 MakeTrainer = Callable[[list[pl.Callback]], pl.Trainer]
 
@@ -149,10 +147,9 @@ def measure_training(
         ValueError: The network is not of the YOLO family.
     """
     detector = module.model.yolo("measuring where a step's time goes")
-    size, ready = data.batch_size, PREFETCH * data.workers
-    begin = max(
-        warm_up, ready
-    )  # what was loaded while the first step was set up says nothing about the loader
+    size = data.batch_size
+    # what was loaded while the first step was set up says nothing about the loader
+    begin = max(warm_up, PREFETCH * data.workers)
     total = begin + steps
     dataset = data.dataset("train")
     times = -(-total * size // len(dataset)) + 1

@@ -21,6 +21,8 @@ log = logging.getLogger(__name__)
 
 Reader = Callable[[], Annotated]
 
+PREFETCH = 4  # batches that each loader process has ready
+
 
 class ShardedSampler(Sampler[int]):
     """The pictures of one rank in one epoch, from nothing but numbers: the same after a resume, on any host.
@@ -208,7 +210,7 @@ class DetectionData(pl.LightningDataModule):
             drop_last=drop_last,
             num_workers=self.workers,
             persistent_workers=self.workers > 0,
-            prefetch_factor=4 if self.workers else None,
+            prefetch_factor=PREFETCH if self.workers else None,
             pin_memory=torch.cuda.is_available(),
             collate_fn=collate,
             worker_init_fn=ignore_signals,
