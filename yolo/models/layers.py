@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from yolo.models.folded import FOLD, FoldedConv2d
 from yolo.models.fused import norm_act
 
 NORM_EPS = 1e-5  # Darknet's cuDNN build (convolutional_layer.c)
@@ -45,7 +46,8 @@ class ConvBnAct(nn.Module):
         act: Activation = "leaky",
     ) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
+        kind = FoldedConv2d if in_channels < 8 and FOLD % stride == 0 else nn.Conv2d
+        self.conv = kind(in_channels, out_channels, kernel_size, stride, kernel_size // 2, bias=False)
         self.norm = nn.BatchNorm2d(out_channels, eps=NORM_EPS, momentum=NORM_MOMENTUM)
         self.act = activation(act)
 

@@ -11,6 +11,8 @@ MESSAGES = (
     r"`broadcast_buffers` is deprecated",  # yolo.training.distributed needs it as it is
     r"It is recommended to use `self.log\('val/",  # scores are those of all ranks already
     r"Your `IterableDataset` has `__len__` defined",  # a batch that is repeated, without workers
+    r"The AccumulateGrad node's stream does not match",  # Lightning builds DDP on a stream of its own: nothing lost
+    r"Grad strides do not match bucket view strides",  # of 1x1 convolutions, whose order of axes says nothing
     r".*does not have many workers which may be a bottleneck",  # at most a worker a core, by ourselves
 )
 
