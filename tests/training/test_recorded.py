@@ -76,7 +76,7 @@ def test_what_is_recorded_are_the_values_and_gradients_of_the_step(kind: str) ->
         torch.testing.assert_close(values, torch.stack(list(terms.values())), rtol=1e-5, atol=1e-6)
         trained = [p for p in network.parameters() if p.requires_grad]
         assert 0 < len(trained) < len(list(network.parameters()))
-        for p, gradient in zip(trained, step.gradients(step.flat), strict=True):
+        for p, gradient in zip(trained, step.leaves.gradients(), strict=True):
             assert gradient.stride() == p.stride()
             torch.testing.assert_close(gradient, p.grad, rtol=1e-4, atol=1e-6)
 

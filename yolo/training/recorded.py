@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -13,9 +13,9 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from yolo.losses import Criterion
+from yolo.training.leaves import Leaves
 from yolo.types import Targets
 
-SPACING = 64  # elements between starts of gradients: fused optimisers read several at once
 ROOM = 16  # objects a picture that are always provided for
 WARM_UP = 2  # runs before a recording: what libraries set up on first use must not be part of it
 
@@ -92,13 +92,12 @@ class RecordedStep:
         self.room = 0  # objects of a batch
         self.names: list[str] = []
         self.recordings: dict[torch.Size, Recording] = {}
-        trained = {name: p for name, p in network.named_parameters() if p.requires_grad}
-        self.parameters = list(trained.values())
-        # The same memory under other tensors. A graph of the parameters that somebody still holds belongs to the stream
-        # that it was made on, which would then wait for the one that records.
-        self.aliases = {name: p.detach().requires_grad_() for name, p in trained.items()}
-        self.ends = list(accumulate(-(-p.numel() // SPACING) * SPACING for p in self.parameters))
-        self.flat = self.parameters[0].new_empty(self.ends[-1])
+
+    @cached_property
+    def leaves(self) -> Leaves:
+        """Made under the autocast of the first step."""
+        mixed = torch.is_autocast_enabled("cuda")
+        return Leaves(self.network, torch.get_autocast_dtype("cuda") if mixed else torch.float32)
 
     def __call__(self, images: Tensor, targets: Targets) -> dict[str, Tensor]:
         """The same as ``criterion.of(network, images, targets)``, of float32 parameters.
@@ -115,16 +114,8 @@ class RecordedStep:
         recording.images.copy_(images)
         for kept, value in zip(recording.targets, padded(targets, self.room, n), strict=True):
             kept.copy_(value)
-        values: Tensor = _Replay.apply(self, recording, *self.parameters)
+        values: Tensor = _Replay.apply(self, recording, *self.leaves.parameters)
         return dict(zip(self.names, values.unbind(), strict=True))
-
-    def gradients(self, flat: Tensor) -> list[Tensor]:
-        """Views into ``flat``, laid out as the parameters are."""
-        starts = [0, *self.ends[:-1]]
-        return [
-            flat.as_strided(p.shape, p.stride(), start)
-            for p, start in zip(self.parameters, starts, strict=True)
-        ]
 
     def _record(self, images: Tensor, targets: Targets) -> None:
         """Record every size, and that of ``images``, with room for as many objects as ``targets`` has."""
@@ -173,22 +164,23 @@ class RecordedStep:
         return Recording(images, targets, values.detach(), weights, forward, backward)
 
     def _values(self, images: Tensor, targets: Targets) -> Tensor:
+        self.leaves.refresh()
         losses = self.criterion.of(self._run, images, targets)
         self.names = list(losses)
         return torch.stack(list(losses.values()))
 
     def _run(self, images: Tensor) -> Any:
-        return functional_call(self.network, self.aliases, (images,))
+        return functional_call(self.network, self.leaves.tensors, (images,))
 
     def _backward(self, values: Tensor, weights: Tensor) -> None:
         found = torch.autograd.grad(
-            values, list(self.aliases.values()), weights, allow_unused=True, materialize_grads=True
+            values, list(self.leaves.tensors.values()), weights, allow_unused=True, materialize_grads=True
         )
-        torch._foreach_copy_(self.gradients(self.flat), found)
+        self.leaves.collect(found)
 
 
 class _Replay(torch.autograd.Function):
-    """Values and gradients are copied out at once: the next replay, of any size, writes over them."""
+    """The next replay, of any size, writes over values, which are copied out at once, and over gradients."""
 
     @staticmethod
     def forward(ctx: Any, step: RecordedStep, recording: Recording, *parameters: Tensor) -> Tensor:
@@ -199,6 +191,7 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, weights: Tensor) -> tuple[Tensor | None, ...]:
+        ctx.step.leaves.keep()
         ctx.recording.weights.copy_(weights)
         ctx.recording.backward.replay()
-        return None, None, *ctx.step.gradients(ctx.step.flat.clone())
+        return None, None, *ctx.step.leaves.gradients()
