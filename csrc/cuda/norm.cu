@@ -1,7 +1,7 @@
 // yolo::batch_norm_act and its backward on CUDA, whole and step by step (yolo/ops/norm.py says what each returns).
 #include <algorithm>
 
-#include "launch.cuh"
+#include "channels.cuh"
 #include "norm.cuh"
 
 namespace yolo {
@@ -56,25 +56,9 @@ Launch plan(const Tensor& x, int rows_each) {
   return launch;
 }
 
-const uint4* vectors(const Tensor& x) { return static_cast<const uint4*>(x.const_data_ptr()); }
-
 const float* floats(const Tensor& x) { return static_cast<const float*>(x.const_data_ptr()); }
 
 float* results(const Tensor& x) { return static_cast<float*>(x.mutable_data_ptr()); }
-
-// Whether the memory of x is [N, H, W, C] without gaps; axes of one element have no say.
-bool is_channels_last(const Tensor& x) {
-  int64_t step = 1;
-  for (const int axis : {1, 3, 2, 0}) {
-    if (x.size(axis) != 1) {
-      if (x.stride(axis) != step) {
-        return false;
-      }
-      step *= x.size(axis);
-    }
-  }
-  return true;
-}
 
 void check_like(const Tensor& other, const Tensor& x, const char* name) {
   bool same = other.dim() == 4 && other.scalar_type() == x.scalar_type() && other.device() == x.device();
@@ -82,9 +66,7 @@ void check_like(const Tensor& other, const Tensor& x, const char* name) {
     same = other.size(axis) == x.size(axis);
   }
   STD_TORCH_CHECK(same, name, " must have the shape, type and device of x");
-  STD_TORCH_CHECK(is_channels_last(other) && reinterpret_cast<uintptr_t>(other.const_data_ptr()) % 16 == 0,
-                  name,
-                  " must be channels last, without gaps and aligned to 16 bytes");
+  check_channels_last(other, name);
 }
 
 void check_table(const Tensor& table, const Tensor& x, int64_t rows, const char* name) {

@@ -204,6 +204,20 @@ def test_blocks_export_to_plain_onnx(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_mixed_precision_copies_pixels_as_they_are(dtype: torch.dtype) -> None:
+    x = torch.rand(1, 8, 3, 5, device="cuda", dtype=dtype, requires_grad=True)
+    with torch.autocast("cuda", dtype):
+        y = Upsample()(x)
+        assert torch.is_autocast_enabled("cuda")
+    assert y.dtype == dtype
+    assert torch.equal(y, x.repeat_interleave(2, 2).repeat_interleave(2, 3))
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.eq(4).all()
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["half residual", "planar residual", "odd channels", "evaluation"])
 def test_what_the_fused_operator_does_not_take(kind: str) -> None:
     """The plain modules stand in, wholly or for the residual, and say the same up to rounding."""

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from yolo.models.layers import LEAKY_SLOPE, NORM_EPS, NORM_MOMENTUM, Local
+from yolo.models.layers import LEAKY_SLOPE, NORM_EPS, NORM_MOMENTUM, Local, repeated
 
 
 class Ramp(nn.Module):
@@ -196,7 +196,7 @@ class Enlarge(nn.Module):
         self.stride, self.scale = stride, scale
 
     def forward(self, x: Tensor) -> Tensor:
-        x = F.interpolate(x, scale_factor=float(self.stride), mode="nearest")
+        x = repeated(x, self.stride)
         return x if self.scale == 1.0 else x * self.scale
 
 

@@ -1,6 +1,7 @@
 """The building blocks of every network here, each with the arithmetic of the Darknet layer it stands for."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from yolo.models.folded import FOLD, FoldedConv2d
 from yolo.models.fused import norm_act
+from yolo.ops import max_pool_2x2, pool
 
 NORM_EPS = 1e-5  # Darknet's cuDNN build (convolutional_layer.c)
 NORM_MOMENTUM = 0.03  # share of a batch in the running statistics; Darknet's 0.01 lags behind fast learning
@@ -88,7 +90,7 @@ class MaxPool(nn.Module):
         if before == after and before <= self.size // 2:
             return F.max_pool2d(x, self.size, self.stride, before)
         if (self.size, self.stride, self.padding) == (2, 2, 1):
-            return F.max_pool2d(x, 2, 2, ceil_mode=True)
+            return max_pool_2x2(x) if pool.fits(x) else F.max_pool2d(x, 2, 2, ceil_mode=True)
         if self.stride == 1 and after == before + 1 and after <= self.size // 2:
             # one row and one column too many at the start: cheaper for every runtime than padding with -inf
             return F.max_pool2d(x, self.size, 1, after)[..., 1:, 1:]
@@ -110,11 +112,21 @@ class SpatialPyramid(nn.Module):
         return torch.cat([*(pool(x) for pool in self.pools), x], dim=1)
 
 
+def repeated(x: Tensor, times: int) -> Tensor:
+    """Every pixel ``times`` times in both directions; of the type of ``x``, under autocast too.
+
+    Autocast would widen half precision to copy pixels, and with them what they are joined to.
+    """
+    kind = x.device.type
+    with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+        return F.interpolate(x, scale_factor=float(times), mode="nearest")
+
+
 class Upsample(nn.Module):
     """Every pixel twice in both directions."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.interpolate(x, scale_factor=2.0, mode="nearest")
+        return repeated(x, 2)
 
 
 class Reorg(nn.Module):

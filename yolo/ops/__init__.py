@@ -1,4 +1,4 @@
-"""Operators: boxes, decoding, detection, suppression, colour, batch norm with activation for training, JPEG data."""
+"""Operators: boxes, decoding, detection, suppression, colour, JPEG data; for training batch norm and pooling."""
 
 from yolo.ops.colour import vary_colour
 from yolo.ops.decode import decode
@@ -7,5 +7,16 @@ from yolo.ops.heads import Anchors, HeadSpec
 from yolo.ops.jpeg import jpeg_scan
 from yolo.ops.nms import nms
 from yolo.ops.norm import batch_norm_act
+from yolo.ops.pool import max_pool_2x2
 
-__all__ = ["Anchors", "HeadSpec", "batch_norm_act", "decode", "detect", "jpeg_scan", "nms", "vary_colour"]
+__all__ = [
+    "Anchors",
+    "HeadSpec",
+    "batch_norm_act",
+    "decode",
+    "detect",
+    "jpeg_scan",
+    "max_pool_2x2",
+    "nms",
+    "vary_colour",
+]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import torchvision
 from torch import Tensor, nn
 
@@ -23,6 +24,7 @@ from yolo.ops.detect import detect, detect_reference
 from yolo.ops.layout import pack
 from yolo.ops.library import has_kernel
 from yolo.ops.norm import batch_norm_act
+from yolo.ops.pool import max_pool_2x2
 from yolo.ops.workloads import IOU_THRESHOLD, MAX_DETECTIONS, Scene, random_logits, scenes, yolov3_specs
 
 log = logging.getLogger(__name__)
@@ -71,6 +73,7 @@ def _everything(device: str, runs: int) -> Iterator[Row]:
     yield from _decoding(device, runs)
     if device == "cuda":
         yield from _normalizing(runs)
+        yield from _pooling(runs)
     yield from _colouring(device, runs)
     for scene in scenes(device):
         yield from _detection(scene, device, runs)
@@ -173,6 +176,32 @@ def _normalize(x: Tensor, bandwidth: float, runs: int) -> Iterator[Row]:
         )  # x twice, forward and backward, the gradient twice; y and dx
         name = f"norm + leaky 64 x {channels} x {side} x {side}, {str(x.dtype)[6:]}"
         yield Row(name, way, ms, replay, f"{share:.0%} of the copy bandwidth")
+
+
+def _pooling(runs: int) -> Iterator[Row]:
+    """Maxima of 2 x 2 pixels, forward and backward, as YOLOv3-tiny has them at 416 pixels, batch 64."""
+    bandwidth = copy_bandwidth("cuda")
+    for channels, side in ((16, 416), (64, 104), (256, 26)):
+        x = torch.randn(64, channels, side, side, device="cuda", dtype=torch.float16)
+        x = x.to(memory_format=torch.channels_last).requires_grad_()
+        grad = torch.randn_like(F.max_pool2d(x, 2))
+        ways = {"reference": lambda x: F.max_pool2d(x, 2)}
+        if has_kernel("max_pool_2x2", "cuda"):
+            ways["compiled"] = max_pool_2x2
+        for way, pool in ways.items():
+
+            def both(x: Tensor = x, grad: Tensor = grad, pool: Callable[[Tensor], Tensor] = pool) -> object:
+                return torch.autograd.grad(pool(x), x, grad)
+
+            ms, replay = median_ms(both, "cuda", runs), replay_ms(both, runs)
+            share = 3.5 * x.nbytes / replay / bandwidth  # x twice, a quarter each of y and dy, dx
+            yield Row(
+                f"pool 64 x {channels} x {side} x {side}",
+                way,
+                ms,
+                replay,
+                f"{share:.0%} of the copy bandwidth",
+            )
 
 
 def _colouring(device: str, runs: int) -> Iterator[Row]:

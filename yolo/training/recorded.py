@@ -119,6 +119,7 @@ class RecordedStep:
 
     def _record(self, images: Tensor, targets: Targets) -> None:
         """Record every size, and that of ``images``, with room for as many objects as ``targets`` has."""
+        self.leaves.keep()
         self.recordings.clear()
         sizes = dict.fromkeys([*self.sizes, (images.shape[2], images.shape[3])])
         blanks = [blank(images, size) for size in sizes]
