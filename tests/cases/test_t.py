@@ -128,7 +128,7 @@ def test_t05_seeds_workers_and_epochs_see_other_augmentations(scenes: Path) -> N
             seed=seed,
         )
         loader = data.train_dataloader()
-        loader.sampler.set_epoch(epoch)
+        loader.batch_sampler.sampler.set_epoch(epoch)  # type: ignore[union-attr]
         return [hashlib.sha256(batch.images.numpy().tobytes()).hexdigest() for batch in loader]
 
     first = hashes(0, 0)

@@ -14,6 +14,7 @@ from tests.data.making import picture
 from yolo.data import (
     Augment,
     DetectionDataset,
+    Draw,
     ImageStore,
     Item,
     Preprocess,
@@ -60,8 +61,11 @@ def records(tmp_path: Path) -> list[Record]:
     return found
 
 
-def batches(dataset: DetectionDataset, workers: int, **options: object) -> list[Batch]:
-    return list(DataLoader(dataset, 3, num_workers=workers, collate_fn=collate, **options))  # type: ignore[arg-type]
+def batches(
+    dataset: DetectionDataset, workers: int, epoch: int = 0, *, mosaic: bool = True, **options: object
+) -> list[Batch]:
+    draws = [Draw(index, epoch, mosaic) for index in range(len(dataset))]
+    return list(DataLoader(dataset, 3, sampler=draws, num_workers=workers, collate_fn=collate, **options))  # type: ignore[arg-type]
 
 
 def same(one: list[Batch], other: list[Batch]) -> bool:
@@ -129,29 +133,13 @@ def test_workers_do_not_matter_and_seeds_do(records: list[Record]) -> None:
     assert same(first, batches(dataset, 0))
     assert same(first, batches(dataset, 2))
     assert not same(first, batches(DetectionDataset(records, Preprocess((64, 64)), STRONG, seed=4), 0))
-    dataset.set_epoch(1)
-    second = batches(dataset, 0)
+    second = batches(dataset, 0, epoch=1)
     assert not same(first, second)
-    dataset.set_epoch(0)
-    assert same(first, batches(dataset, 0))
+    assert same(second, batches(dataset, 2, epoch=1))
+    assert not same(second, batches(dataset, 0, epoch=1, mosaic=False))
     items = [dataset[0].image for _ in range(2)]
     assert torch.equal(*items)
     assert not torch.equal(dataset[3].image, dataset[4].image)
-
-
-def test_living_workers_see_the_epoch(records: list[Record]) -> None:
-    """Workers that stay between epochs follow set_epoch, and the switch of the mosaic."""
-    dataset = DetectionDataset(records, Preprocess((64, 64)), STRONG, seed=3)
-    loader = DataLoader(dataset, 3, num_workers=2, collate_fn=collate, persistent_workers=True)
-    seen = []
-    for epoch, mosaic in ((0, True), (1, True), (1, False), (0, True)):
-        dataset.set_epoch(epoch, mosaic=mosaic)
-        seen.append(list(loader))
-        assert same(seen[-1], batches(dataset, 0))
-    assert same(seen[0], seen[3])
-    assert not same(seen[0], seen[1])
-    assert not same(seen[1], seen[2])
-    assert dataset.epoch == 0
 
 
 @pytest.mark.timeout(60)
@@ -173,10 +161,10 @@ def test_without_mosaic_a_picture_is_alone(records: list[Record]) -> None:
     """mosaic=False leaves at most the picture's own objects."""
     dataset = DetectionDataset(records, Preprocess((64, 64)), Augment(mosaic=1.0, mixup=1.0))
     assert max(len(dataset[0].labels) for _ in range(1)) > 0  # picture 0 has none: they came with the mosaic
-    dataset.set_epoch(0, mosaic=False)
-    assert len(dataset[0].labels) == 0
+    alone = Draw(0, mosaic=False)
+    assert len(dataset[alone].labels) == 0
     plain = DetectionDataset(records, Preprocess((64, 64)))
-    assert torch.equal(dataset[5].image, plain[5].image)
+    assert torch.equal(dataset[Draw(5, mosaic=False)].image, plain[5].image)
 
 
 def test_crowds_and_difficult_objects_are_not_trained_on(tmp_path: Path) -> None:
@@ -320,5 +308,4 @@ def test_colours_are_drawn_for_every_picture_and_applied_to_the_batch(records: l
     assert torch.equal(done.images, vary_colour(batch.images, batch.colours))
     assert not torch.equal(done.images, batch.images)
     assert coloured(done) is done
-    dataset.set_epoch(1)
-    assert dataset[0].colour != items[1].colour
+    assert dataset[Draw(0, 1)].colour != items[1].colour

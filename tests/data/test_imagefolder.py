@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from yolo.data import Augment, DetectionDataset, Preprocess, collate, read_imagefolder
+from yolo.data import Augment, DetectionDataset, Draw, Preprocess, collate, read_imagefolder
 
 
 def fill(root: Path, split: str, counts: dict[str, int]) -> None:
@@ -58,7 +58,6 @@ def test_a_label_survives_any_augmentation(tmp_path: Path) -> None:
     augment = Augment(flip=0.5, scale=0.5, translate=0.3, aspect=0.3, hue=0.1, min_visible=0.0)
     dataset = DetectionDataset(read_imagefolder(tmp_path).records, Preprocess((16, 16), "cover"), augment)
     for epoch in range(5):
-        dataset.set_epoch(epoch)
-        targets = collate([dataset[index] for index in range(6)]).targets
+        targets = collate([dataset[Draw(index, epoch)] for index in range(6)]).targets
         assert targets.labels.tolist() == [0, 0, 0, 1, 1, 1]
         assert targets.image.tolist() == list(range(6))

@@ -9,6 +9,7 @@ import torch
 
 from tests.training.running import Stop, fit
 from yolo.checkpoint import load_model
+from yolo.data import DetectionDataset, Draw, Item
 from yolo.evaluate import evaluate
 from yolo.models import yolov1_tiny, yolov2_tiny
 from yolo.ops import vary_colour
@@ -176,11 +177,10 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path, scenes: Path) 
 
 
 class Seen(pl.Callback):
-    """Sizes of what the network sees and whether pictures are mosaics, by epoch."""
+    """Sizes of what the network sees, by epoch."""
 
     def __init__(self) -> None:
         self.sizes: dict[int, set[tuple[int, int]]] = {}
-        self.mosaic: list[bool] = []
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         seen = self.sizes[trainer.current_epoch] = set()
@@ -190,15 +190,24 @@ class Seen(pl.Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.hook.remove()
-        self.mosaic.append(bool(trainer.datamodule.dataset("train")._state[1]))
 
 
-def test_the_last_epochs_see_pictures_as_they_will_be_in_use(tmp_path: Path) -> None:
-    seen = Seen()
+def test_the_last_epochs_see_pictures_as_they_will_be_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, draws = Seen(), set()
+    give = DetectionDataset.__getitem__
+
+    def noted(dataset: DetectionDataset, draw: int | Draw) -> Item:
+        if isinstance(draw, Draw):
+            draws.add((draw.epoch, draw.mosaic))
+        return give(dataset, draw)
+
+    monkeypatch.setattr(DetectionDataset, "__getitem__", noted)
     fit(tmp_path / "run", tmp_path / "scenes", epochs=10, settle=2, extra=(seen,), counts=(64, 8, 8))
     assert seen.sizes[8] == seen.sizes[9] == {(96, 96)}
     assert len(set.union(*(seen.sizes[epoch] for epoch in range(8)))) > 1
-    assert seen.mosaic == [True] * 8 + [False] * 2
+    assert draws == {(epoch, epoch < 8) for epoch in range(10)}
 
 
 @pytest.mark.parametrize(
@@ -252,7 +261,7 @@ def test_steps_get_the_colours_that_were_drawn(tmp_path: Path, scenes: Path) -> 
     seen = Steps()
     _, trainer = fit(tmp_path, scenes, epochs=1, extra=(seen,))
     loader = trainer.datamodule.train_dataloader()  # type: ignore[attr-defined]
-    loader.sampler.set_epoch(0)
+    loader.batch_sampler.sampler.set_epoch(0)
     plain = list(loader)
     assert len(plain) == len(seen.images) == 3
     for batch, images in zip(plain, seen.images, strict=True):

@@ -2,7 +2,7 @@
 
 from yolo.data.augment import Augment
 from yolo.data.batch import Item, collate, coloured, to_bytes, to_float
-from yolo.data.dataset import DetectionDataset
+from yolo.data.dataset import DetectionDataset, Draw
 from yolo.data.download import read_published
 from yolo.data.formats import (
     Annotated,
@@ -23,6 +23,7 @@ __all__ = [
     "Annotated",
     "Augment",
     "DetectionDataset",
+    "Draw",
     "ImageStore",
     "Item",
     "Preprocess",

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,12 +20,19 @@ from yolo.types import Meta, Record
 log = logging.getLogger(__name__)
 
 
+class Draw(NamedTuple):
+    """A picture as training asks for it."""
+
+    picture: int
+    epoch: int = 0
+    mosaic: bool = True  # False: neither mosaic nor mixup
+
+
 class DetectionDataset(Dataset[Item]):
     """Pictures and their objects.
 
-    What comes out depends on the seed, the epoch and the index alone, never on the number of workers. The
-    epoch and whether mosaic is on lie in shared memory, so that workers which live on between epochs see them
-    change.
+    What comes out depends on the seed and on what is asked for alone, never on the number of workers. The epoch is part
+    of the question, so that workers may be ahead of the training.
 
     Args:
         records: What a reader found.
@@ -53,7 +61,6 @@ class DetectionDataset(Dataset[Item]):
         self.seed = seed
         self.use_difficult = use_difficult
         self.store = store
-        self._state = torch.tensor([0, 1]).share_memory_()  # epoch, mosaic on
 
     def __setstate__(self, state: dict[str, object]) -> None:
         one_opencv_thread()  # in a worker that was started afresh
@@ -62,24 +69,15 @@ class DetectionDataset(Dataset[Item]):
     def __len__(self) -> int:
         return len(self.records)
 
-    def set_epoch(self, epoch: int, *, mosaic: bool = True) -> None:
-        """Choose the epoch, before its first batch is asked for; ``mosaic=False``: no mosaic, no mixup."""
-        self._state[0] = epoch
-        self._state[1] = int(mosaic)
-
-    @property
-    def epoch(self) -> int:
-        return int(self._state[0])
-
-    def __getitem__(self, index: int) -> Item:
+    def __getitem__(self, draw: int | Draw) -> Item:
+        """An index alone stands for its picture in epoch 0."""
+        index, epoch, mosaic = draw if isinstance(draw, Draw) else Draw(draw)
         if self.augment is None:
             return self._plain(index)
         index = range(len(self.records))[index]
-        entropy = (self.seed & 0xFFFFFFFFFFFFFFFF, int(self._state[0]), index)
+        entropy = (self.seed & 0xFFFFFFFFFFFFFFFF, epoch, index)
         rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence(entropy)))
-        sample = self.augment(
-            self._training_sample, index, len(self), self.preprocess, rng, mosaic=bool(self._state[1])
-        )
+        sample = self.augment(self._training_sample, index, len(self), self.preprocess, rng, mosaic=mosaic)
         return _item(sample.image, sample.boxes, sample.labels, None)._replace(colour=sample.colour)
 
     def sample(self, index: int) -> Sample:

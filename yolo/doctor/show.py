@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from yolo.data import Augment, DetectionDataset, Preprocess, collate, coloured, to_bytes
+from yolo.data import Augment, DetectionDataset, Draw, Preprocess, collate, coloured, to_bytes
 from yolo.report import draw, write_image
 from yolo.types import Record
 
@@ -45,8 +45,7 @@ def draw_samples(
     for index in chosen.tolist():
         panels = [_panel(plain, index, classes)]
         for epoch in range(versions):
-            varied.set_epoch(epoch)
-            panels.append(_panel(varied, index, classes))
+            panels.append(_panel(varied, Draw(index, epoch), classes))
         gap = np.full((panels[0].shape[0], GAP, 3), 255, np.uint8)
         row = [part for panel in panels for part in (gap, panel)][1:]
         path = folder / f"{index:06d}_{Path(records[index].path).stem}.jpg"
@@ -55,8 +54,8 @@ def draw_samples(
 
 
 def _panel(
-    dataset: DetectionDataset, index: int, classes: Sequence[str]
+    dataset: DetectionDataset, wanted: int | Draw, classes: Sequence[str]
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    batch = coloured(collate([dataset[index]]))
+    batch = coloured(collate([dataset[wanted]]))
     image = np.ascontiguousarray(to_bytes(batch.images[0]).permute(1, 2, 0).numpy())
     return draw(image, batch.targets.boxes.numpy(), batch.targets.labels.numpy(), classes)

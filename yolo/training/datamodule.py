@@ -3,17 +3,18 @@
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from yolo.data import Annotated, Augment, DetectionDataset, ImageStore, Preprocess, collate
 from yolo.data.augment import largest_zoom
 from yolo.data.store import Cache
 from yolo.training.interrupt import ignore_signals
+from yolo.training.order import Batches, Running, ShardedSampler
 from yolo.training.schedule import settling_from
 from yolo.types import Batch
 
@@ -22,66 +23,6 @@ log = logging.getLogger(__name__)
 Reader = Callable[[], Annotated]
 
 PREFETCH = 4  # batches that each loader process has ready
-
-
-class ShardedSampler(Sampler[int]):
-    """The pictures of one rank in one epoch, from nothing but numbers: the same after a resume, on any host.
-
-    Args:
-        length: Pictures in the split.
-        shuffle: A new order each epoch; every rank then gets the same count, at least ``chunk``: the last few of an
-            order are left out if they do not divide, and a split that does not fill one batch on every rank comes
-            several times. Without it every picture is seen once over all ranks (and one twice by a rank that would
-            have none: ranks without a batch would not take part in the evaluation that the others wait for).
-        chunk: Batch size, so that ``skip`` can be given in batches.
-    """
-
-    def __init__(self, length: int, shuffle: bool, seed: int, rank: int, world: int, chunk: int = 1) -> None:
-        self.length, self.shuffle, self.seed = length, shuffle, seed
-        self.rank, self.world, self.chunk = rank, world, chunk
-        self.epoch = 0
-        self.skip = 0  # batches of the current epoch that were already trained on before a resume
-
-    def set_epoch(self, epoch: int) -> None:
-        if epoch != self.epoch:
-            self.epoch, self.skip = epoch, 0
-
-    def __iter__(self) -> Iterator[int]:
-        if not self.shuffle:
-            return iter(range(self.rank, self.length, self.world) or [self.rank % self.length])
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(self.length, generator=generator).tolist()
-        order = (order * -(-self.world * self.chunk // self.length))[: len(self) * self.world]
-        return iter(order[self.rank :: self.world][self.skip * self.chunk :])
-
-    def __len__(self) -> int:
-        if self.shuffle:
-            return max(self.length // self.world, self.chunk)
-        return max(len(range(self.rank, self.length, self.world)), 1)
-
-
-class EpochSampler(ShardedSampler):
-    """A sampler that also tells its data set which epoch it is, so that the augmentation follows.
-
-    Args:
-        plain_from: From this epoch on mosaic and mixup are left out.
-    """
-
-    def __init__(
-        self,
-        dataset: DetectionDataset,
-        seed: int,
-        rank: int,
-        world: int,
-        chunk: int,
-        plain_from: float = math.inf,
-    ) -> None:
-        super().__init__(len(dataset), True, seed, rank, world, chunk)
-        self.dataset, self.plain_from = dataset, plain_from
-
-    def set_epoch(self, epoch: int) -> None:
-        super().set_epoch(epoch)
-        self.dataset.set_epoch(epoch, mosaic=epoch < self.plain_from)
 
 
 def usable_cores() -> int:
@@ -166,11 +107,10 @@ class DetectionData(pl.LightningDataModule):
         dataset = self.dataset("train")
         trainer = self.trainer
         rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        whole = settling_from(trainer.max_epochs if trainer else None, self.settle)
-        sampler = EpochSampler(dataset, self.seed, rank, world, self.batch_size, whole)
-        if trainer is None:
-            sampler.set_epoch(0)
-        else:  # workers fetch as soon as the loader starts, so after a resume it must know where the run stands
+        epochs = trainer.max_epochs if trainer else None
+        sampler = ShardedSampler(len(dataset), True, self.seed, rank, world, self.batch_size)
+        if trainer is not None:
+            # workers fetch as soon as the loader starts, so after a resume it must know where the run stands
             loop = trainer.fit_loop
             batches = loop.epoch_loop.batch_progress
             epoch: Any = loop.epoch_progress.current
@@ -181,7 +121,8 @@ class DetectionData(pl.LightningDataModule):
                 "the training split has %d pictures, fewer than one step takes (%d): they come several times in it",
                 len(dataset), self.batch_size * world,
             )  # fmt: skip
-        return self._loader(dataset, sampler, drop_last=True)  # batch norm cannot do with a last batch of one
+        end = epochs if epochs is not None and epochs >= 0 else math.inf
+        return Running(dataset, Batches(sampler, settling_from(epochs, self.settle), end), **self._loading())
 
     def batches_per_epoch(self, world: int) -> int:
         """Training batches of one process in an epoch; a last batch that is not full is left out."""
@@ -198,21 +139,16 @@ class DetectionData(pl.LightningDataModule):
         dataset = self.dataset(split)
         trainer = self.trainer
         rank, world = (trainer.global_rank, trainer.world_size) if trainer else (0, 1)
-        return self._loader(
-            dataset, ShardedSampler(len(dataset), False, self.seed, rank, world), drop_last=False
-        )
+        sampler = ShardedSampler(len(dataset), False, self.seed, rank, world)
+        return DataLoader(dataset, self.batch_size, sampler=sampler, **self._loading())  # type: ignore[arg-type]
 
-    def _loader(self, dataset: DetectionDataset, sampler: Sampler[int], drop_last: bool) -> DataLoader[Batch]:
-        return DataLoader(
-            dataset,  # type: ignore[arg-type]  # collate makes a Batch of Items
-            batch_size=self.batch_size,
-            sampler=sampler,
-            drop_last=drop_last,
-            num_workers=self.workers,
-            persistent_workers=self.workers > 0,
-            prefetch_factor=PREFETCH if self.workers else None,
-            pin_memory=torch.cuda.is_available(),
-            collate_fn=collate,
-            worker_init_fn=ignore_signals,
-            generator=torch.Generator(),  # its own, so that loading never moves the random numbers of the network
-        )
+    def _loading(self) -> dict[str, Any]:
+        return {
+            "num_workers": self.workers,
+            "persistent_workers": self.workers > 0,
+            "prefetch_factor": PREFETCH if self.workers else None,
+            "pin_memory": torch.cuda.is_available(),
+            "collate_fn": collate,  # makes a Batch of Items
+            "worker_init_fn": ignore_signals,
+            "generator": torch.Generator(),  # its own: loading never moves the random numbers of the network
+        }
