@@ -99,9 +99,11 @@ class Running(DataLoader[Batch]):
         sampler = self.batch_sampler.sampler  # type: ignore[union-attr]
         wanted = (sampler.epoch, sampler.skip)
         # Lightning takes the processes away between two fits; an epoch that was cut short leaves some of it behind
-        if self._stream is None or self._iterator is not self._stream or self._at != wanted:
-            self._stream, self._at = super().__iter__(), wanted
-        return self._epoch(self._stream)
+        goes_on = self._iterator is not None and self._iterator is self._stream and self._at == wanted
+        stream = self._stream if goes_on else super().__iter__()
+        assert stream is not None
+        self._stream, self._at = stream, wanted
+        return self._epoch(stream)
 
     def _epoch(self, stream: Iterator[Batch]) -> Iterator[Batch]:
         (epoch, first), count = self._at, len(self)
