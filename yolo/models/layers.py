@@ -118,7 +118,8 @@ def repeated(x: Tensor, times: int) -> Tensor:
     Autocast would widen half precision to copy pixels, and with them what they are joined to.
     """
     kind = x.device.type
-    with torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext():
+    widened = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    with torch.autocast(kind, enabled=False) if widened else nullcontext():
         return F.interpolate(x, scale_factor=float(times), mode="nearest")
 
 

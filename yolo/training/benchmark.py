@@ -148,6 +148,8 @@ def measure_training(
     """
     detector = module.model.yolo("measuring where a step's time goes")
     size = data.batch_size
+    height, width = module.model.preprocess.size
+    work = 3 * flops(detector, height, width)  # an image; first, since an error had better come now than in minutes
     # what was loaded while the first step was set up says nothing about the loader
     begin = max(warm_up, PREFETCH * data.workers)
     total = begin + steps
@@ -179,7 +181,6 @@ def measure_training(
         share = max(0.0, 1.0 - resident_step(Unsynchronized()) / step)
         communication = Communication(size_of_gradients, exchange, share)
     without_loader = world * size / step
-    height, width = resident.images.shape[-2:]
     return TrainingSpeed(
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
         processes=world,
@@ -190,7 +191,7 @@ def measure_training(
         loader_alone=over_ranks(_loader_rate(loader, warm_up, steps, size), dist.ReduceOp.SUM, device),
         parts=_parts(module.to(device), resident, max(3, steps // 5)),
         matrix_tflops=matrix_rate(device),
-        useful_tflops=3 * flops(detector, height, width) * without_loader / 1e12,
+        useful_tflops=work * without_loader / 1e12,
         communication=communication,
     )
 
