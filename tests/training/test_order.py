@@ -10,7 +10,7 @@ from pytorch_lightning.utilities.combined_loader import _shutdown_workers_and_re
 from torch.utils.data import Dataset
 
 from yolo.data import Draw
-from yolo.training.order import Batches, Running, ShardedSampler
+from yolo.training.order import Batches, RunningLoader, ShardedSampler
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
@@ -80,16 +80,16 @@ class Pictures(Dataset[Draw]):
         return draw
 
 
-def running(workers: int, end: float = math.inf, skip: int = 0) -> Running:
+def running(workers: int, end: float = math.inf, skip: int = 0) -> RunningLoader:
     sampler = ShardedSampler(14, True, 5, 0, 1, chunk=4)
     sampler.skip = skip
-    return Running(
+    return RunningLoader(
         Pictures(), Batches(sampler, plain_from=2, end=end), num_workers=workers, collate_fn=list,
         persistent_workers=workers > 0, prefetch_factor=1 if workers else None,
     )  # type: ignore[arg-type]  # fmt: skip
 
 
-def epoch_of(loader: Running, epoch: int) -> list[list[Draw]]:
+def epoch_of(loader: RunningLoader, epoch: int) -> list[list[Draw]]:
     """As Lightning asks for it."""
     loader.batch_sampler.sampler.set_epoch(epoch)  # type: ignore[union-attr]
     return list(loader)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from yolo.data import Annotated, Augment, DetectionDataset, ImageStore, Preproce
 from yolo.data.augment import largest_zoom
 from yolo.data.store import Cache
 from yolo.training.interrupt import ignore_signals
-from yolo.training.order import Batches, Running, ShardedSampler
+from yolo.training.order import Batches, RunningLoader, ShardedSampler
 from yolo.training.schedule import settling_from
 from yolo.types import Batch
 
@@ -122,7 +122,9 @@ class DetectionData(pl.LightningDataModule):
                 len(dataset), self.batch_size * world,
             )  # fmt: skip
         end = epochs if epochs is not None and epochs >= 0 else math.inf
-        return Running(dataset, Batches(sampler, settling_from(epochs, self.settle), end), **self._loading())
+        return RunningLoader(
+            dataset, Batches(sampler, settling_from(epochs, self.settle), end), **self._loading()
+        )
 
     def batches_per_epoch(self, world: int) -> int:
         """Training batches of one process in an epoch; a last batch that is not full is left out."""

@@ -78,7 +78,7 @@ class Batches(Sampler[list[Draw]]):
         return len(self.sampler) // self.sampler.chunk
 
 
-class Running(DataLoader[Batch]):
+class RunningLoader(DataLoader[Batch]):
     """A loader whose processes go on with the next epoch while the last steps of this one, and its validation, run.
 
     A loader that begins anew with every epoch makes a GPU wait for the first batch each time: a quarter of an epoch of
