@@ -1,10 +1,12 @@
 """The blocks against numbers of the real Darknet, by-hand cases, and ONNX Runtime."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tests.helpers.paths import shared
@@ -201,6 +203,27 @@ def test_blocks_export_to_plain_onnx(tmp_path: Path) -> None:
     (out,) = session.run(None, {"images": images.numpy()})
     with torch.no_grad():
         torch.testing.assert_close(torch.from_numpy(out), network(images), rtol=1e-4, atol=1e-4)
+
+
+def test_autocast_has_no_say_in_copies_of_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    enlarge = F.interpolate
+
+    def noted(*args: Any, **options: Any) -> Tensor:
+        asked.append(torch.is_autocast_enabled("cpu"))
+        return enlarge(*args, **options)
+
+    monkeypatch.setattr(F, "interpolate", noted)
+    with torch.autocast("cpu", torch.bfloat16):
+        Upsample()(torch.rand(1, 2, 3, 3, dtype=torch.bfloat16))
+        assert torch.is_autocast_enabled("cpu")
+    assert asked == [False]
+    assert Upsample()(torch.rand(1, 2, 3, 3, device="meta")).shape == (
+        1,
+        2,
+        6,
+        6,
+    )  # a device without autocast
 
 
 @pytest.mark.gpu

@@ -81,7 +81,8 @@ def test_what_is_recorded_are_the_values_and_gradients_of_the_step(kind: str) ->
             torch.testing.assert_close(gradient, p.grad, rtol=1e-4, atol=1e-6)
 
 
-def test_a_recording_moves_neither_statistics_nor_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def without_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a recording does before it records, without a GPU."""
     stream = SimpleNamespace(wait_stream=lambda _: None)
     fakes = {
         "Stream": lambda _: stream, "current_stream": lambda _: stream, "stream": lambda _: nullcontext(),
@@ -92,6 +93,10 @@ def test_a_recording_moves_neither_statistics_nor_random_numbers(monkeypatch: py
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(recorded, "without_cache", nullcontext)
     monkeypatch.setattr(RecordedStep, "_capture", lambda *_: None)
+
+
+def test_a_recording_moves_neither_statistics_nor_random_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_streams(monkeypatch)
     network = yolov1(num_classes=3, width=0.125, image_size=128)  # with dropout
     step = RecordedStep(network, build_loss(network), [])
     images = torch.rand(2, 3, *(network.fixed_size or ()))
@@ -101,6 +106,18 @@ def test_a_recording_moves_neither_statistics_nor_random_numbers(monkeypatch: py
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(one, other) for one, other in zip(buffers, before, strict=True))
     assert list(step.recordings) == [images.shape]
+
+
+def test_a_recording_leaves_gradients_that_are_to_be_added_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch of another size, or with more objects, in the middle of an accumulation."""
+    without_streams(monkeypatch)
+    network = yolov3_tiny(num_classes=3, width=0.125)
+    step = RecordedStep(network, build_loss(network), [])
+    for p, gradient in zip(step.leaves.parameters, step.leaves.gradients(), strict=True):
+        gradient.fill_(7.0)
+        p.grad = gradient
+    step._record(torch.rand(2, 3, 96, 96), padded(USUAL, 8, 2))
+    assert all(p.grad is not None and p.grad.eq(7.0).all() for p in network.parameters())
 
 
 def test_recordings_give_their_memory_to_the_scoring(
