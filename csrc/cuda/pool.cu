@@ -24,31 +24,42 @@ struct Window {
 // Whether `value`, which comes later, takes the place of `best`: the first of equals stays, a NaN always wins.
 __device__ bool wins(float value, float best) { return value > best || value != value; }
 
+// The largest of a window, channel by channel, and which of the four pixels it is.
+template <typename T>
+struct Largest {
+  static constexpr int n = kLanes<T>;
+  float value[n];
+  int from[n] = {};
+
+  __device__ Largest(const uint4* x, const Window& window) {
+    uint4 bits[4];
+#pragma unroll
+    for (int p = 0; p < 4; ++p) {
+      bits[p] = __ldg(x + window.at(p));
+    }
+    unpack<T>(bits[0], value);
+#pragma unroll
+    for (int p = 1; p < 4; ++p) {
+      float other[n];
+      unpack<T>(bits[p], other);
+#pragma unroll
+      for (int k = 0; k < n; ++k) {
+        if (wins(other[k], value[k])) {
+          value[k] = other[k];
+          from[k] = p;
+        }
+      }
+    }
+  }
+};
+
 template <typename T>
 __global__ void __launch_bounds__(kPoolThreads)
     pool_kernel(int64_t rows, int width, int vectors, const uint4* __restrict__ x, uint4* __restrict__ y) {
-  constexpr int n = kLanes<T>;
   const int length = width * vectors;
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     for (int i = static_cast<int>(threadIdx.x); i < length; i += kPoolThreads) {
-      const Window window(row, i, width, vectors);
-      uint4 bits[4];
-#pragma unroll
-      for (int p = 0; p < 4; ++p) {
-        bits[p] = __ldg(x + window.at(p));
-      }
-      float best[n];
-      unpack<T>(bits[0], best);
-#pragma unroll
-      for (int p = 1; p < 4; ++p) {
-        float value[n];
-        unpack<T>(bits[p], value);
-#pragma unroll
-        for (int k = 0; k < n; ++k) {
-          best[k] = wins(value[k], best[k]) ? value[k] : best[k];
-        }
-      }
-      y[row * length + i] = pack<T>(best);
+      y[row * length + i] = pack<T>(Largest<T>(x, Window(row, i, width, vectors)).value);
     }
   }
 }
@@ -65,33 +76,15 @@ __global__ void __launch_bounds__(kPoolThreads) pool_grad_kernel(int64_t rows,
   for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
     for (int i = static_cast<int>(threadIdx.x); i < length; i += kPoolThreads) {
       const Window window(row, i, width, vectors);
-      uint4 bits[4];
-#pragma unroll
-      for (int p = 0; p < 4; ++p) {
-        bits[p] = __ldg(x + window.at(p));
-      }
-      float best[n], dy[n];
+      float dy[n];
       unpack<T>(__ldg(grad + row * length + i), dy);
-      unpack<T>(bits[0], best);
-      int from[n] = {};
-#pragma unroll
-      for (int p = 1; p < 4; ++p) {
-        float value[n];
-        unpack<T>(bits[p], value);
-#pragma unroll
-        for (int k = 0; k < n; ++k) {
-          if (wins(value[k], best[k])) {
-            best[k] = value[k];
-            from[k] = p;
-          }
-        }
-      }
+      const Largest<T> largest(x, window);
 #pragma unroll
       for (int p = 0; p < 4; ++p) {
         float value[n];
 #pragma unroll
         for (int k = 0; k < n; ++k) {
-          value[k] = from[k] == p ? dy[k] : 0.0f;
+          value[k] = largest.from[k] == p ? dy[k] : 0.0f;
         }
         dx[window.at(p)] = pack<T>(value);
       }

@@ -60,6 +60,19 @@ def below_autograd(*inputs: Tensor) -> AbstractContextManager[None]:
     return torch._C._AutoDispatchBelowAutograd()
 
 
+def in_vectors(x: Tensor) -> bool:
+    """Whether the CUDA kernels that read pixels 16 bytes at a time take ``x``.
+
+    They take channels-last CUDA tensors of fp16, bf16 or fp32 whose pixels are multiples of 16 bytes.
+    """
+    return (
+        x.is_cuda
+        and x.dtype in (torch.float16, torch.bfloat16, torch.float32)
+        and x.shape[1] * x.element_size() % 16 == 0
+        and x.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
 def has_kernel(name: str, device: str) -> bool:
     """Whether ``yolo::name`` has a compiled kernel for ``device``, "cpu" or "cuda"."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(f"yolo::{name}", device.upper())

@@ -13,23 +13,22 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from yolo.ops import norm_reference as reference
-from yolo.ops.library import below_autograd, has_kernel, library, register, register_without_gradient
+from yolo.ops.library import (
+    below_autograd,
+    has_kernel,
+    in_vectors,
+    library,
+    register,
+    register_without_gradient,
+)
 from yolo.ops.norm_reference import ACTIVATIONS, Activation
-
-TYPES = (torch.float16, torch.bfloat16, torch.float32)
 
 
 def fits(x: Tensor, *parameters: Tensor | None) -> bool:
-    """Whether the compiled kernels take ``x`` and float32 ``parameters``; no: use the plain modules.
-
-    They take channels-last CUDA tensors of fp16, bf16 or fp32 whose pixels are multiples of 16 bytes.
-    """
+    """Whether the compiled kernels take ``x`` and float32 ``parameters``; no: use the plain modules."""
     return (
-        x.is_cuda
-        and x.dtype in TYPES
-        and x.shape[1] * x.element_size() % 16 == 0
+        in_vectors(x)
         and x.numel() > x.shape[1]  # one value a channel has no variance, and the plain norm says so
-        and x.is_contiguous(memory_format=torch.channels_last)
         and all(p is not None and p.dtype == torch.float32 and p.device == x.device for p in parameters)
         and _COMPILED
     )

@@ -7,24 +7,18 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from yolo.ops.library import below_autograd, has_kernel, register, register_without_gradient
-
-TYPES = (torch.float16, torch.bfloat16, torch.float32)
+from yolo.ops.library import below_autograd, has_kernel, in_vectors, register, register_without_gradient
 
 
 def fits(x: Tensor) -> bool:
     """Whether the compiled kernels take ``x`` and its gradient is wanted; no: ``F.max_pool2d`` does the same.
 
-    They take channels-last CUDA tensors of fp16, bf16 or fp32 with an even height and width whose pixels are multiples
-    of 16 bytes.
+    They take an even height and width.
     """
     return (
-        x.is_cuda
-        and x.dtype in TYPES
-        and x.shape[1] * x.element_size() % 16 == 0
+        in_vectors(x)
         and x.shape[2] % 2 == 0
         and x.shape[3] % 2 == 0
-        and x.is_contiguous(memory_format=torch.channels_last)
         and x.requires_grad
         and torch.is_grad_enabled()
         and not torch.compiler.is_compiling()

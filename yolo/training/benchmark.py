@@ -149,9 +149,8 @@ def measure_training(
     detector = module.model.yolo("measuring where a step's time goes")
     size = data.batch_size
     height, width = module.model.preprocess.size
-    work = 3 * flops(
-        detector, height, width
-    )  # an image; first, since an error had better come now than in minutes
+    # of an image; before anything is measured, since an error had better come now than in minutes
+    work = 3 * flops(detector, height, width)
     # what was loaded while the first step was set up says nothing about the loader
     begin = max(warm_up, PREFETCH * data.workers)
     total = begin + steps
