@@ -3,6 +3,7 @@
 
 #include "channels.cuh"
 #include "norm.cuh"
+#include "tables.cuh"
 
 namespace yolo {
 namespace {
@@ -20,13 +21,6 @@ struct Launch {
 
   int blocks() const { return static_cast<int>(grid.x); }
 };
-
-int multiprocessors(const Tensor& x) {
-  int count = 0;
-  const auto error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, x.get_device_index());
-  STD_TORCH_CHECK(error == cudaSuccess, "cannot count multiprocessors: ", cudaGetErrorString(error));
-  return count;
-}
 
 // The walk over x as [rows, channels], `rows_each` rows a thread at once.
 Launch plan(const Tensor& x, int rows_each) {
@@ -56,10 +50,6 @@ Launch plan(const Tensor& x, int rows_each) {
   return launch;
 }
 
-const float* floats(const Tensor& x) { return static_cast<const float*>(x.const_data_ptr()); }
-
-float* results(const Tensor& x) { return static_cast<float*>(x.mutable_data_ptr()); }
-
 void check_like(const Tensor& other, const Tensor& x, const char* name) {
   bool same = other.dim() == 4 && other.scalar_type() == x.scalar_type() && other.device() == x.device();
   for (int axis = 0; same && axis < 4; ++axis) {
@@ -67,15 +57,6 @@ void check_like(const Tensor& other, const Tensor& x, const char* name) {
   }
   STD_TORCH_CHECK(same, name, " must have the shape, type and device of x");
   check_channels_last(other, name);
-}
-
-void check_table(const Tensor& table, const Tensor& x, int64_t rows, const char* name) {
-  STD_TORCH_CHECK(table.numel() == rows * x.size(1) && table.scalar_type() == ScalarType::Float &&
-                      table.is_contiguous() && table.device() == x.device(),
-                  name,
-                  " must be ",
-                  rows,
-                  " float32 numbers a channel on the device of x");
 }
 
 // What every pass after the first one reads.
@@ -89,30 +70,18 @@ struct Norm {
         weight(std::move(weight_)),
         bias(std::move(bias_)),
         statistics(std::move(statistics_)),
-        act(static_cast<Act>(act_)),
+        act(to_act(act_)),
         slope(static_cast<float>(slope_)) {
     check_like(x, x, "x");
-    check_table(weight, x, 1, "weight");
-    check_table(bias, x, 1, "bias");
-    check_table(statistics, x, 3, "statistics");
-    STD_TORCH_CHECK(act_ >= 0 && act_ <= 3, "act must be 0 to 3, got ", act_);
+    check_table(weight, x, x.size(1), "weight");
+    check_table(bias, x, x.size(1), "bias");
+    check_table(statistics, x, 3 * x.size(1), "statistics");
   }
 
   // Calls call(number type, std::integral_constant<Act>).
   template <typename Call>
   void dispatch(Call&& call) const {
-    with_type(x.scalar_type(), [&](auto type) {
-      switch (act) {
-        case Act::kLinear:
-          return call(type, std::integral_constant<Act, Act::kLinear>{});
-        case Act::kLeaky:
-          return call(type, std::integral_constant<Act, Act::kLeaky>{});
-        case Act::kMish:
-          return call(type, std::integral_constant<Act, Act::kMish>{});
-        case Act::kSilu:
-          return call(type, std::integral_constant<Act, Act::kSilu>{});
-      }
-    });
+    with_type(x.scalar_type(), [&](auto type) { with_act(act, [&](auto constant) { call(type, constant); }); });
   }
 };
 
@@ -199,7 +168,7 @@ Tensor add_up(const Tensor& grad, const Norm& norm) {
 // The gradient of x; `sums` times `per_count` are the means over all values of a channel.
 Tensor differentiate(const Tensor& grad, const Norm& norm, const Tensor& sums, double per_count) {
   check_like(grad, norm.x, "grad");
-  check_table(sums, norm.x, 2, "means");
+  check_table(sums, norm.x, 2 * norm.x.size(1), "means");
   Tensor dx = torch::stable::empty_like(norm.x);
   const Launch launch = plan(norm.x, kPairedRows);
   norm.dispatch([&](auto type, auto act) {

@@ -351,7 +351,7 @@ __device__ void add_blocks(int blocks, int channels, const float* partial, Read&
 }
 
 // Sum and sum of squares [2][channels], or mean, 1 / sqrt(variance + eps) and unbiased variance [3][channels].
-__global__ void __launch_bounds__(kFinishSide* kFinishSide) finish_moments_kernel(Walk walk,
+static __global__ void __launch_bounds__(kFinishSide* kFinishSide) finish_moments_kernel(Walk walk,
                                                                                  int64_t chunk_rows,
                                                                                  int blocks,
                                                                                  int channels,
@@ -383,7 +383,7 @@ __global__ void __launch_bounds__(kFinishSide* kFinishSide) finish_moments_kerne
       });
 }
 
-__global__ void __launch_bounds__(kFinishSide* kFinishSide)
+static __global__ void __launch_bounds__(kFinishSide* kFinishSide)
     finish_sums_kernel(int blocks, int channels, const float* __restrict__ partial, float* __restrict__ sums) {
   add_blocks(
       blocks,

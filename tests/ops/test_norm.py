@@ -209,8 +209,8 @@ def test_wrong_tensors_are_refused() -> None:
     for bad, message in (
         ((x.contiguous(), weight, bias, None, 1), "x must be channels last"),
         ((x[:, :12], weight[:12], bias[:12], None, 1), "x must be channels last"),
-        ((x, weight[:8], bias, None, 1), "weight must be 1 float32 numbers a channel"),
-        ((x, weight, bias.double(), None, 1), "bias must be 1 float32 numbers a channel"),
+        ((x, weight[:8], bias, None, 1), "weight must be 16 float32 numbers"),
+        ((x, weight, bias.double(), None, 1), "bias must be 16 float32 numbers"),
         ((x, weight, bias, residual.float(), 1), "residual must have the shape, type and device"),
         ((x, weight, bias, residual[:1], 1), "residual must have the shape, type and device"),
         ((x, weight, bias, None, 4), "act must be 0 to 3, got 4"),

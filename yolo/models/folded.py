@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from yolo.ops.library import computed_type
+
 FOLD = 8  # pixels: with fewer the channels of a fold are not a multiple of eight, with more most products are zeros
 
 
@@ -21,10 +23,9 @@ class FoldedConv2d(nn.Conv2d):
         return folded(x, self) if self.training and self._pays(x) else super().forward(x)
 
     def _pays(self, x: Tensor) -> bool:
-        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
         return (
             x.is_cuda
-            and dtype in (torch.float16, torch.bfloat16)
+            and computed_type(x) in (torch.float16, torch.bfloat16)
             and x.shape[3] % FOLD == 0
             and x.is_contiguous(memory_format=torch.channels_last)
             and not torch.compiler.is_compiling()

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from yolo.models.folded import FOLD, FoldedConv2d
-from yolo.models.fused import norm_act
+from yolo.models.fused import conv_norm_act
 from yolo.ops import max_pool_2x2, pool
 
 NORM_EPS = 1e-5  # Darknet's cuDNN build (convolutional_layer.c)
@@ -35,8 +35,8 @@ def activation(name: Activation) -> nn.Module:
 class ConvBnAct(nn.Module):
     """Convolution, batch norm, activation: ``[convolutional]`` with ``batch_normalize=1`` and ``pad=1``.
 
-    In training on a GPU, channels last, one operator does all that follows the convolution, with the parameters
-    of the plain modules.
+    In training on a GPU, channels last, one operator does all that follows the convolution, in the first block of a
+    network the convolution as well, with the parameters of the plain modules.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ConvBnAct(nn.Module):
 
     def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         """``[N, C, H, W]``; ``residual`` is added behind the activation."""
-        return norm_act(self.conv(x), self.norm, self.act, residual)
+        return conv_norm_act(x, self.conv, self.norm, self.act, residual)
 
 
 class Residual(nn.Module):

@@ -1,4 +1,4 @@
-"""Operators: boxes, decoding, detection, suppression, colour, JPEG data; for training batch norm and pooling."""
+"""Operators: boxes, decoding, detection, suppression, colour, JPEG data; for training first block, norm, pooling."""
 
 from yolo.ops.colour import vary_colour
 from yolo.ops.decode import decode
@@ -8,6 +8,7 @@ from yolo.ops.jpeg import jpeg_scan
 from yolo.ops.nms import nms
 from yolo.ops.norm import batch_norm_act
 from yolo.ops.pool import max_pool_2x2
+from yolo.ops.stem import stem_norm_act
 
 __all__ = [
     "Anchors",
@@ -18,5 +19,6 @@ __all__ = [
     "jpeg_scan",
     "max_pool_2x2",
     "nms",
+    "stem_norm_act",
     "vary_colour",
 ]

@@ -6,7 +6,16 @@ import torch
 
 from yolo.ops.library import has_kernel
 
-OPERATORS = ("decode_boxes", "detect", "nms", "batch_norm_act", "max_pool_2x2", "vary_colour", "jpeg_scan")
+OPERATORS = (
+    "decode_boxes",
+    "detect",
+    "nms",
+    "batch_norm_act",
+    "stem_norm_act",
+    "max_pool_2x2",
+    "vary_colour",
+    "jpeg_scan",
+)
 
 
 def summary() -> str:

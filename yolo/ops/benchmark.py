@@ -25,6 +25,7 @@ from yolo.ops.layout import pack
 from yolo.ops.library import has_kernel
 from yolo.ops.norm import batch_norm_act
 from yolo.ops.pool import max_pool_2x2
+from yolo.ops.stem import stem_norm_act
 from yolo.ops.workloads import IOU_THRESHOLD, MAX_DETECTIONS, Scene, random_logits, scenes, yolov3_specs
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ def _everything(device: str, runs: int) -> Iterator[Row]:
     yield from _decoding(device, runs)
     if device == "cuda":
         yield from _normalizing(runs)
+        yield from _starting(runs)
         yield from _pooling(runs)
     yield from _colouring(device, runs)
     for scene in scenes(device):
@@ -176,6 +178,36 @@ def _normalize(x: Tensor, bandwidth: float, runs: int) -> Iterator[Row]:
         )  # x twice, forward and backward, the gradient twice; y and dx
         name = f"norm + leaky 64 x {channels} x {side} x {side}, {str(x.dtype)[6:]}"
         yield Row(name, way, ms, replay, f"{share:.0%} of the copy bandwidth")
+
+
+def _starting(runs: int) -> Iterator[Row]:
+    """The first block of YOLOv3 and of its tiny form, forward and backward, 64 pictures of 640 pixels."""
+    bandwidth = copy_bandwidth("cuda")
+    x = torch.rand(64, 3, 640, 640, device="cuda", dtype=torch.float16)
+    for filters in (32, 16):
+        conv = nn.Conv2d(3, filters, 3, padding=1, bias=False, device="cuda")
+        norm = nn.BatchNorm2d(filters, device="cuda")
+        yield from _start(x.to(memory_format=torch.channels_last), conv, norm, bandwidth, runs)
+
+
+def _start(x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, bandwidth: float, runs: int) -> Iterator[Row]:
+    block = nn.Sequential(conv, norm, nn.LeakyReLU(0.1))
+    inputs = conv.weight, norm.weight, norm.bias
+    tables = norm.weight, norm.bias, norm.running_mean, norm.running_var
+    with torch.autocast("cuda", x.dtype):
+        grad = torch.randn_like(block(x))
+        ways = {"reference": lambda: block(x)}
+        if has_kernel("stem_norm_act", "cuda"):
+            ways["compiled"] = lambda: stem_norm_act(x, conv.weight, *tables, act="leaky", slope=0.1)
+        for way, forward in ways.items():
+
+            def both(forward: Callable[[], Tensor] = forward) -> object:
+                return torch.autograd.grad(forward(), inputs, grad)
+
+            ms, replay = median_ms(both, "cuda", runs), replay_ms(both, runs)
+            share = (4 * x.nbytes + 3 * grad.nbytes) / replay / bandwidth  # x four times, y, dy twice
+            name = f"first block 64 x 3 to {grad.shape[1]} x 640 x 640"
+            yield Row(name, way, ms, replay, f"{share:.0%} of the copy bandwidth")
 
 
 def _pooling(runs: int) -> Iterator[Row]:

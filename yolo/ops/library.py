@@ -60,6 +60,13 @@ def below_autograd(*inputs: Tensor) -> AbstractContextManager[None]:
     return torch._C._AutoDispatchBelowAutograd()
 
 
+def computed_type(x: Tensor) -> torch.dtype:
+    """What a convolution reads ``x`` as: its type, or autocast's."""
+    kind = x.device.type
+    autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    return torch.get_autocast_dtype(kind) if autocast else x.dtype
+
+
 def in_vectors(x: Tensor) -> bool:
     """Whether the CUDA kernels that read pixels 16 bytes at a time take ``x``.
 

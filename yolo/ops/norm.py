@@ -74,10 +74,17 @@ def batch_norm_act(
         y, statistics = torch.ops.yolo.batch_norm_act(*arguments)
     else:  # the same with a third of the host's time
         y, statistics = cast("tuple[Tensor, Tensor]", _Eager.apply(*arguments))
+    follow(statistics, running_mean, running_var, momentum)
+    return y
+
+
+def follow(
+    statistics: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
+) -> None:
+    """Move running statistics, where there are some, towards ``statistics`` ``[3, C]`` of a batch."""
     if running_mean is not None and running_var is not None:
         mean, _, variance = statistics.detach().unbind()
         torch._foreach_lerp_([running_mean, running_var], [mean, variance], momentum)
-    return y
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

@@ -42,7 +42,7 @@ def _differential(z: Tensor, act: int, slope: float) -> Tensor:
     """The derivative of the activation at ``z``."""
     match ACTIVATIONS[act]:
         case "leaky":
-            return torch.where(z > 0, 1.0, slope).to(z.dtype)
+            return torch.full_like(z, slope).masked_fill_(z > 0, 1.0)
         case "mish":
             gate = F.softplus(z).tanh()
             return gate + z * (1.0 - gate * gate) * z.sigmoid()
