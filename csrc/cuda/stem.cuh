@@ -11,20 +11,22 @@
 // weight is 0. In `slot` 0 to 2 thread t has pair t of that row, in slot 3 the last pair of row t.
 #pragma once
 
+#include <cuda_pipeline.h>
+
 #include "norm.cuh"
 
 namespace yolo {
 
 constexpr int kStemThreads = 128, kStemWarps = kStemThreads / 32;
 constexpr int kTileHeight = 16, kTileWidth = 32, kTilePixels = kTileHeight * kTileWidth;
+constexpr int kStrips = kTilePixels / 16 / kStemWarps;  // of a tile, a warp
 constexpr int kStemInputs = 32;  // of an output, those that count for nothing among them
-constexpr int kPatchRow = 3 * (kTileWidth + 2), kPatchRows = kTileHeight + 2;  // numbers of a tile and its rim
-constexpr int kRowWords = (kPatchRow + 2) / 2;
-constexpr int kCopyWords = kPatchRows * kRowWords + 8;  // the second copy starts 16 banks behind the first
+constexpr int kPatchRows = kTileHeight + 2;
+constexpr int kRowVectors = 3 * kTileWidth / 8 + 2, kRowWords = 4 * kRowVectors;  // a vector more on either side
 
-// A tile of the picture twice, the second time one number earlier: a pair is one word of one of them.
+// A tile of the picture and the pixels around it, as they lie in memory: 16 bytes left of the tile, it, 16 bytes more.
 struct Patch {
-  uint32_t words[2 * kCopyWords];
+  uint4 vectors[kPatchRows * kRowVectors];
 };
 
 // Of the input [N, H, W, 3].
@@ -88,7 +90,8 @@ template <typename T, int kTiles>
 struct Stem {
   static constexpr int channels = 8 * kTiles, own = 2 * kTiles;
   int g, t, warp;
-  int pairs, last_pairs;       // words of a patch from which slots 0 to 2 and slot 3 count
+  int pairs, last_pairs;  // words of a patch from which slots 0 to 2 and slot 3 count
+  uint32_t select;        // of two words the pair: a row starts in the middle of a word for every other pixel
   uint32_t weights[kTiles][4];  // of the columns of a tile, a pair of inputs a slot
 
   // `kernel` is [channels][3][3][3] in any order of memory, `steps` are its strides.
@@ -96,7 +99,8 @@ struct Stem {
       : g(static_cast<int>(threadIdx.x) % 32 / 4),
         t(static_cast<int>(threadIdx.x) % 4),
         warp(static_cast<int>(threadIdx.x) / 32) {
-    const int start = (g & 1) * kCopyWords + (3 * g >> 1);
+    const int start = (3 * g + 5) / 2;  // the first number of pixel 0 is the upper half of word 2
+    select = g % 2 == 0 ? 0x5432 : 0x3210;
     pairs = start + t;
     last_pairs = start + (t < 3 ? t : 2) * kRowWords + 4;
 #pragma unroll
@@ -124,17 +128,19 @@ struct Stem {
 
   // Inputs of the 16 pixels from `strip` (of two) of `row` on, [slot][pixel g or g + 8].
   __device__ void gather(const Patch& patch, int row, int strip, uint32_t (&inputs)[4][2]) const {
-    const uint32_t* words = patch.words + row * kRowWords + 24 * strip;
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(patch.vectors) + row * kRowWords + 24 * strip;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
 #pragma unroll
       for (int slot = 0; slot < 3; ++slot) {
-        inputs[slot][half] = words[pairs + slot * kRowWords + 12 * half];
+        inputs[slot][half] = pair(words + pairs + slot * kRowWords + 12 * half);
       }
-      const uint32_t last = words[last_pairs + 12 * half];
+      const uint32_t last = pair(words + last_pairs + 12 * half);
       inputs[3][half] = t < 3 ? last : 0;
     }
   }
+
+  __device__ uint32_t pair(const uint32_t* words) const { return __byte_perm(words[0], words[1], select); }
 
   // Tile `j` of the outputs: channels 2 j and 2 j + 1 of pixel g, then of pixel g + 8.
   __device__ void convolve(const uint32_t (&inputs)[4][2], int j, float (&d)[4]) const {
@@ -154,41 +160,81 @@ struct alignas(4 * kTiles) Words {
   uint32_t pair[kTiles];
 };
 
-// Fills `patch` with the tile and the pixels around it; outside of the picture all is 0.
+// Starts to fill `patch` with the tile and the pixels around it; outside of the picture all is 0.
 template <typename T>
-__device__ void load_patch(const T* x, const Picture& picture, const Tile& tile, Patch& patch) {
-  const auto* numbers = reinterpret_cast<const uint16_t*>(x);
-  auto* first = reinterpret_cast<uint16_t*>(patch.words);
-  auto* second = reinterpret_cast<uint16_t*>(patch.words + kCopyWords);
-  for (int i = static_cast<int>(threadIdx.x); i < kPatchRows * 2 * kRowWords; i += kStemThreads) {
-    const int row = i / (2 * kRowWords), at = i % (2 * kRowWords);
-    const int y = tile.top + row - 1, column = tile.left + at / 3 - 1;
-    const bool inside = at < kPatchRow && y >= 0 && y < picture.height && column >= 0 && column < picture.width;
-    const uint16_t value = inside ? __ldg(numbers + tile.pixel(picture, row - 1, -1) * 3 + at) : 0;
-    first[i] = value;
-    if (at > 0) {
-      second[i - 1] = value;
-    }
-    if (at == 2 * kRowWords - 1) {
-      second[i] = 0;
-    }
+__device__ void fetch_patch(const T* x, const Picture& picture, const Tile& tile, Patch& patch) {
+  for (int i = static_cast<int>(threadIdx.x); i < kPatchRows * kRowVectors; i += kStemThreads) {
+    const int row = i / kRowVectors, at = i % kRowVectors, y = tile.top + row - 1;
+    const bool inside = y >= 0 && y < picture.height && (at > 0 || tile.left > 0) &&
+                        (at < kRowVectors - 1 || tile.left + kTileWidth < picture.width);
+    const T* from = inside ? x + tile.pixel(picture, row - 1, 0) * 3 + 8 * (at - 1) : x;
+    __pipeline_memcpy_async(patch.vectors + i, from, 16, inside ? 0 : 16);
   }
 }
 
-// Calls use(inputs, first pixel of the strip) for all strips of 16 pixels of this warp.
-template <typename T, int kTiles, typename Use>
-__device__ void each_strip(const T* x, const Picture& picture, const Stem<T, kTiles>& stem, Patch& patch, Use&& use) {
-  for (int64_t i = blockIdx.x; i < picture.tiles; i += gridDim.x) {
-    const Tile tile(picture, i);
-    __syncthreads();
-    load_patch(x, picture, tile, patch);
+// The channels of two pixels of a strip that a thread holds.
+template <int kTiles>
+struct Outputs {
+  Words<kTiles> of[2];
+
+  // `map` is [pixels][4] of Words.
+  template <typename T>
+  __device__ void load(const Words<kTiles>* map, int64_t pixel, const Stem<T, kTiles>& stem) {
+    of[0] = map[(pixel + stem.g) * 4 + stem.t];
+    of[1] = map[(pixel + stem.g + 8) * 4 + stem.t];
+  }
+
+  template <typename T>
+  __device__ void store(Words<kTiles>* map, int64_t pixel, const Stem<T, kTiles>& stem) const {
+    map[(pixel + stem.g) * 4 + stem.t] = of[0];
+    map[(pixel + stem.g + 8) * 4 + stem.t] = of[1];
+  }
+};
+
+// Calls use(inputs, first pixel, gradients) for all strips of 16 pixels of this warp. The next patch and the next
+// gradients are under way meanwhile.
+template <bool kGrad, typename T, int kTiles, typename Use>
+__device__ void each_strip(const T* x,
+                           const Words<kTiles>* grad,
+                           const Picture& picture,
+                           const Stem<T, kTiles>& stem,
+                           Patch (&patches)[2],
+                           Use&& use) {
+  int64_t index = blockIdx.x;
+  Tile tile(picture, index);
+  const auto pixel_of = [&](const Tile& of, int n) {
+    const int strip = n * kStemWarps + stem.warp;
+    return of.pixel(picture, strip / 2, strip % 2 * 16);
+  };
+  Outputs<kTiles> dy, coming;
+  if constexpr (kGrad) {
+    coming.load(grad, pixel_of(tile, 0), stem);
+  }
+  fetch_patch(x, picture, tile, patches[0]);
+  __pipeline_commit();
+  for (int at = 0; index < picture.tiles; at ^= 1) {
+    index += gridDim.x;
+    const bool more = index < picture.tiles;
+    const Tile next(picture, more ? index : blockIdx.x);
+    if (more) {
+      fetch_patch(x, picture, next, patches[at ^ 1]);
+    }
+    __pipeline_commit();
+    __pipeline_wait_prior(1);
     __syncthreads();
 #pragma unroll 2
-    for (int strip = stem.warp; strip < kTilePixels / 16; strip += kStemWarps) {
+    for (int n = 0; n < kStrips; ++n) {
+      if constexpr (kGrad) {
+        dy = coming;
+        coming.load(grad, n + 1 < kStrips ? pixel_of(tile, n + 1) : pixel_of(next, 0), stem);
+      }
+      const int strip = n * kStemWarps + stem.warp;
       uint32_t inputs[4][2];
-      stem.gather(patch, strip / 2, strip % 2, inputs);
-      use(inputs, tile.pixel(picture, strip / 2, strip % 2 * 16));
+      stem.gather(patches[at], strip / 2, strip % 2, inputs);
+      use(inputs, pixel_of(tile, n), dy);
     }
+    __syncthreads();
+    tile = next;
   }
 }
 
@@ -233,14 +279,16 @@ __global__ void __launch_bounds__(kStemThreads) stem_moments_kernel(Picture pict
                                                                    const float* __restrict__ kernel,
                                                                    int4 steps,
                                                                    float* __restrict__ partial) {
-  __shared__ Patch patch;
+  __shared__ Patch patches[2];
   const Stem<T, kTiles> stem(kernel, steps);
   float shift[2 * kTiles], sum[2 * kTiles] = {}, square[2 * kTiles] = {};
   {
-    load_patch(x, picture, Tile(picture, blockIdx.x), patch);
+    fetch_patch(x, picture, Tile(picture, blockIdx.x), patches[0]);
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
     __syncthreads();
     uint32_t inputs[4][2];
-    stem.gather(patch, 0, 0, inputs);
+    stem.gather(patches[0], 0, 0, inputs);
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
       float d[4];
@@ -250,8 +298,9 @@ __global__ void __launch_bounds__(kStemThreads) stem_moments_kernel(Picture pict
         shift[2 * j + e] = __shfl_sync(0xffffffffu, d[e], stem.t);
       }
     }
+    __syncthreads();
   }
-  each_strip<T, kTiles>(x, picture, stem, patch, [&](const auto& inputs, int64_t) {
+  each_strip<false, T, kTiles>(x, nullptr, picture, stem, patches, [&](const auto& inputs, int64_t, const auto&) {
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
       float d[4];
@@ -309,11 +358,11 @@ __global__ void __launch_bounds__(kStemThreads) stem_apply_kernel(Picture pictur
                                                                  const float* __restrict__ bias,
                                                                  float slope,
                                                                  Words<kTiles>* __restrict__ y) {
-  __shared__ Patch patch;
+  __shared__ Patch patches[2];
   const Stem<T, kTiles> stem(kernel, steps);
   const StemNorm<2 * kTiles> norm(stem, statistics, weight, bias);
-  each_strip<T, kTiles>(x, picture, stem, patch, [&](const auto& inputs, int64_t pixel) {
-    Words<kTiles> result[2];
+  each_strip<false, T, kTiles>(x, nullptr, picture, stem, patches, [&](const auto& inputs, int64_t pixel, const auto&) {
+    Outputs<kTiles> result;
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
       float d[4];
@@ -323,19 +372,11 @@ __global__ void __launch_bounds__(kStemThreads) stem_apply_kernel(Picture pictur
         const int k = 2 * j + i % 2;
         d[i] = activate<act>(fmaf(d[i] - norm.mean[k], norm.scale[k], norm.bias[k]), slope);
       }
-      result[0].pair[j] = pack_pair<T>(d[0], d[1]);
-      result[1].pair[j] = pack_pair<T>(d[2], d[3]);
+      result.of[0].pair[j] = pack_pair<T>(d[0], d[1]);
+      result.of[1].pair[j] = pack_pair<T>(d[2], d[3]);
     }
-    y[(pixel + stem.g) * 4 + stem.t] = result[0];
-    y[(pixel + stem.g + 8) * 4 + stem.t] = result[1];
+    result.store(y, pixel, stem);
   });
-}
-
-// Reads the gradient of the outputs of a strip.
-template <typename T, int kTiles>
-__device__ void load_grad(const Words<kTiles>* grad, int64_t pixel, const Stem<T, kTiles>& stem, Words<kTiles> (&to)[2]) {
-  to[0] = grad[(pixel + stem.g) * 4 + stem.t];
-  to[1] = grad[(pixel + stem.g + 8) * 4 + stem.t];
 }
 
 // As sums_kernel (norm.cuh).
@@ -350,19 +391,17 @@ __global__ void __launch_bounds__(kStemThreads) stem_sums_kernel(Picture picture
                                                                 const float* __restrict__ bias,
                                                                 float slope,
                                                                 float* __restrict__ partial) {
-  __shared__ Patch patch;
+  __shared__ Patch patches[2];
   const Stem<T, kTiles> stem(kernel, steps);
   const StemNorm<2 * kTiles> norm(stem, statistics, weight, bias);
   float sum[2 * kTiles] = {}, product[2 * kTiles] = {};
-  each_strip<T, kTiles>(x, picture, stem, patch, [&](const auto& inputs, int64_t pixel) {
-    Words<kTiles> dy[2];
-    load_grad(grad, pixel, stem, dy);
+  each_strip<true, T, kTiles>(x, grad, picture, stem, patches, [&](const auto& inputs, int64_t, const auto& dy) {
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
       float d[4], dz[4];
       stem.convolve(inputs, j, d);
-      unpack_pair<T>(dy[0].pair[j], dz[0], dz[1]);
-      unpack_pair<T>(dy[1].pair[j], dz[2], dz[3]);
+      unpack_pair<T>(dy.of[0].pair[j], dz[0], dz[1]);
+      unpack_pair<T>(dy.of[1].pair[j], dz[2], dz[3]);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int k = 2 * j + i % 2;
@@ -383,7 +422,7 @@ __global__ void __launch_bounds__(kStemThreads) stem_sums_kernel(Picture picture
 // The gradient of the weights, of a block's pixels: [inputs][channels], as grad_kernel (norm.cuh) and a product with
 // the inputs over all pixels. Both factors have pixels as rows and are transposed for it.
 template <typename T, int kTiles, Act act>
-__global__ void __launch_bounds__(kStemThreads) stem_grad_kernel(Picture picture,
+__global__ void __launch_bounds__(kStemThreads, kTiles == 4 ? 3 : 4) stem_grad_kernel(Picture picture,
                                                                 const Words<kTiles>* __restrict__ grad,
                                                                 const T* __restrict__ x,
                                                                 const float* __restrict__ kernel,
@@ -394,7 +433,7 @@ __global__ void __launch_bounds__(kStemThreads) stem_grad_kernel(Picture picture
                                                                 const float* __restrict__ means,
                                                                 float slope,
                                                                 float* __restrict__ partial) {
-  __shared__ Patch patch;
+  __shared__ Patch patches[2];
   const Stem<T, kTiles> stem(kernel, steps);
   const StemNorm<2 * kTiles> norm(stem, statistics, weight, bias);
   float slant[2 * kTiles], offset[2 * kTiles];
@@ -405,9 +444,7 @@ __global__ void __launch_bounds__(kStemThreads) stem_grad_kernel(Picture picture
     slant[k] = -norm.scale[k] * statistics[stem.channels + c] * means[stem.channels + c];
   }
   float total[kTiles / 2][4][4] = {};  // [two tiles][slot]
-  each_strip<T, kTiles>(x, picture, stem, patch, [&](const auto& inputs, int64_t pixel) {
-    Words<kTiles> dy[2];
-    load_grad(grad, pixel, stem, dy);
+  each_strip<true, T, kTiles>(x, grad, picture, stem, patches, [&](const auto& inputs, int64_t, const auto& dy) {
     uint32_t b[4][2];
 #pragma unroll
     for (int slot = 0; slot < 4; ++slot) {
@@ -422,8 +459,8 @@ __global__ void __launch_bounds__(kStemThreads) stem_grad_kernel(Picture picture
         const int j = 2 * two + each;
         float d[4], dz[4];
         stem.convolve(inputs, j, d);
-        unpack_pair<T>(dy[0].pair[j], dz[0], dz[1]);
-        unpack_pair<T>(dy[1].pair[j], dz[2], dz[3]);
+        unpack_pair<T>(dy.of[0].pair[j], dz[0], dz[1]);
+        unpack_pair<T>(dy.of[1].pair[j], dz[2], dz[3]);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int k = 2 * j + i % 2;
