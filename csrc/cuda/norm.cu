@@ -81,7 +81,18 @@ struct Norm {
   // Calls call(number type, std::integral_constant<Act>).
   template <typename Call>
   void dispatch(Call&& call) const {
-    with_type(x.scalar_type(), [&](auto type) { with_act(act, [&](auto constant) { call(type, constant); }); });
+    with_type(x.scalar_type(), [&](auto type) {
+      switch (act) {
+        case Act::kLinear:
+          return call(type, std::integral_constant<Act, Act::kLinear>{});
+        case Act::kLeaky:
+          return call(type, std::integral_constant<Act, Act::kLeaky>{});
+        case Act::kMish:
+          return call(type, std::integral_constant<Act, Act::kMish>{});
+        case Act::kSilu:
+          return call(type, std::integral_constant<Act, Act::kSilu>{});
+      }
+    });
   }
 };
 

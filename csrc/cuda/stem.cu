@@ -104,15 +104,21 @@ struct StemPass {
         bias(std::move(bias_)),
         statistics(std::move(statistics_)),
         act(to_act(act_)),
-        slope(static_cast<float>(slope_)) {
+        slope(act == Act::kLinear ? 1.0f : static_cast<float>(slope_)) {
+    STD_TORCH_CHECK(act != Act::kSilu, "there is no kernel of the first block with SiLU");
     check_table(weight, input.x, input.channels, "weight");
     check_table(bias, input.x, input.channels, "bias");
     check_table(statistics, input.x, 3 * input.channels, "statistics");
   }
 
+  // Calls call(number type, tiles, std::integral_constant<Act>). Few kernels, each is compiled for many devices:
+  // nothing behind the norm is a leaky activation of slope 1.
   template <typename Call>
   void dispatch(Call&& call) const {
-    input.dispatch([&](auto type, auto tiles) { with_act(act, [&](auto constant) { call(type, tiles, constant); }); });
+    input.dispatch([&](auto type, auto tiles) {
+      act == Act::kMish ? call(type, tiles, std::integral_constant<Act, Act::kMish>{})
+                        : call(type, tiles, std::integral_constant<Act, Act::kLeaky>{});
+    });
   }
 
   void check_grad(const Tensor& grad) const {

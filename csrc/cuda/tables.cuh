@@ -1,8 +1,6 @@
 // What the host functions of training operators share: float32 tables of channels, activations, multiprocessors.
 #pragma once
 
-#include <type_traits>
-
 #include "../activations.h"
 #include "launch.cuh"
 
@@ -31,21 +29,6 @@ inline void check_table(const Tensor& table, const Tensor& x, int64_t numbers, c
 inline Act to_act(int64_t index) {
   STD_TORCH_CHECK(index >= 0 && index <= 3, "act must be 0 to 3, got ", index);
   return static_cast<Act>(index);
-}
-
-// Calls call(std::integral_constant<Act>).
-template <typename Call>
-void with_act(Act act, Call&& call) {
-  switch (act) {
-    case Act::kLinear:
-      return call(std::integral_constant<Act, Act::kLinear>{});
-    case Act::kLeaky:
-      return call(std::integral_constant<Act, Act::kLeaky>{});
-    case Act::kMish:
-      return call(std::integral_constant<Act, Act::kMish>{});
-    case Act::kSilu:
-      return call(std::integral_constant<Act, Act::kSilu>{});
-  }
 }
 
 }  // namespace yolo

@@ -99,10 +99,19 @@ def test_soft_objectness_aims_at_the_overlap() -> None:
 def test_ignored_predictions_have_no_objectness_gradient() -> None:
     spec = [HeadSpec("yolo", 1, 32, ((30.0, 30.0), (32.0, 32.0)), (0, 1))]
     x = torch.zeros(1, 12, 1, 2, requires_grad=True)
-    for ignore, moved in ((1.0, [0, 1, 2, 3]), (0.7, [0, 1, 3])):
+    for ignore, moved in ((1.0, [0, 1, 2, 3]), (0.7, [0, 1, 3]), (None, [0, 1, 3])):
         loss = ModernLoss(spec, match="best", ignore_thresh=ignore)
         (slope,) = torch.autograd.grad(loss([x], targets((16, 16, 30, 30)), (32, 64))["objectness"], x)
         assert slope.reshape(2, 6, 2)[:, 4].flatten().nonzero()[:, 0].tolist() == moved
+
+
+def test_a_near_miss_is_ignored_where_one_cell_alone_learns_an_object() -> None:
+    """By default; where neighbours learn it as well, they are told what they are."""
+    alone, reaching = (HeadSpec("yolo", 1, 32, ((30.0, 30.0),), (0,), xy_scale=scale) for scale in (1.0, 2.0))
+    assert ModernLoss([alone]).ignore_thresh == 0.7
+    assert ModernLoss([alone], reach=0.5).ignore_thresh == 1.0
+    assert ModernLoss([reaching]).ignore_thresh == 1.0
+    assert ModernLoss([reaching], ignore_thresh=0.5).ignore_thresh == 0.5
 
 
 def test_focal_and_smoothing_change_what_they_say() -> None:

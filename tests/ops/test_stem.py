@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from tests.ops.scenes import DEVICES, require_kernel
 from yolo.models.layers import ConvBnAct
-from yolo.ops import stem_norm_act
+from yolo.ops import stem, stem_norm_act
 from yolo.ops.norm import ACTIVATIONS
 
 SLOPE = 0.1
@@ -84,15 +84,14 @@ def assert_near(found: dict[str, Tensor], wanted: dict[str, Tensor], dtype: torc
 
 
 def cases() -> list[Any]:
-    wide = [(torch.float64, "cpu"), (torch.float32, "cpu"), *((dtype, "cpu") for dtype in HALF)]
-    gpu = [pytest.param(dtype, "cuda", marks=pytest.mark.gpu) for dtype in HALF]
-    return [*wide, *gpu]
+    cpu = [(act, dtype, "cpu") for act in ACTIVATIONS for dtype in (torch.float64, torch.float32, *HALF)]
+    gpu = [(act, dtype, "cuda") for act in stem.BEHIND for dtype in HALF]
+    return [*cpu, *(pytest.param(*one, marks=pytest.mark.gpu) for one in gpu)]
 
 
-@pytest.mark.parametrize(("dtype", "device"), cases())
+@pytest.mark.parametrize(("act", "dtype", "device"), cases())
 @pytest.mark.parametrize("filters", [16, 32])
-@pytest.mark.parametrize("act", ACTIVATIONS)
-def test_agrees_with_pytorch_in_float64(act: str, filters: int, dtype: torch.dtype, device: str) -> None:
+def test_agrees_with_pytorch_in_float64(filters: int, act: str, dtype: torch.dtype, device: str) -> None:
     if device == "cuda":
         require_kernel("stem_norm_act", device)
     given = make((3, 3, 32, 64), filters, dtype, device)
@@ -191,7 +190,7 @@ def test_registration(device: str) -> None:
     torch.library.opcheck(ops.stem_sums.default, (x, parameters[0]))
     torch.library.opcheck(ops.stem_norm_act.default, (*common, 1, SLOPE))
     torch.library.opcheck(ops.stem_grad_sums.default, (grad, *common, 2, 0.0))
-    torch.library.opcheck(ops.stem_grad.default, (grad, *common, statistics[:2].contiguous(), 3, 0.0))
+    torch.library.opcheck(ops.stem_grad.default, (grad, *common, statistics[:2].contiguous(), 0, 0.0))
 
 
 @pytest.mark.gpu
@@ -222,8 +221,9 @@ def test_wrong_tensors_are_refused() -> None:
         arguments = [*good[:place], bad, *good[place + 1 :]]
         with pytest.raises(RuntimeError, match=message):
             torch.ops.yolo.stem_norm_act(*arguments, 1, SLOPE)
-    with pytest.raises(RuntimeError, match="act must be 0 to 3, got 4"):
-        torch.ops.yolo.stem_norm_act(*good, 4, SLOPE)
+    for act, message in ((3, "no kernel of the first block with SiLU"), (4, "act must be 0 to 3, got 4")):
+        with pytest.raises(RuntimeError, match=message):
+            torch.ops.yolo.stem_norm_act(*good, act, SLOPE)
     for wrong in (grad[:1], grad.float(), grad.contiguous()):
         with pytest.raises(RuntimeError, match="grad must"):
             torch.ops.yolo.stem_grad_sums(wrong, *good, 1, SLOPE)
@@ -304,6 +304,53 @@ def test_first_block_of_a_network_trains_alike(act: str, dtype: torch.dtype) -> 
         torch.testing.assert_close(a.float(), b.float(), rtol=0.0, atol=limit)
 
 
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator, by its reference, takes whatever picture it is offered."""
+    monkeypatch.setattr(stem, "fits", lambda *_: True)
+
+
+@pytest.mark.parametrize("act", ["leaky", "mish", "linear"])
+@pytest.mark.usefixtures("taken")
+def test_the_module_hands_over_all_it_knows(act: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    block = ConvBnAct(3, 16, 3, act=act)  # type: ignore[arg-type]
+    nn.init.normal_(block.norm.bias)  # type: ignore[arg-type]
+    plain = copy.deepcopy(block)
+    x, grad = torch.rand(2, 3, 16, 32), torch.randn(2, 16, 16, 32)
+    y = block(x)
+    assert "_StemBackward" in _nodes(y)
+    monkeypatch.setattr(stem, "fits", lambda *_: False)
+    wanted = plain(x)
+    assert "_StemBackward" not in _nodes(wanted)
+    y.backward(grad)
+    wanted.backward(grad)
+    torch.testing.assert_close(y, wanted)
+    for a, b in zip(block.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+    for (name, a), b in zip(block.named_buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(a, b, msg=name)
+
+
+@pytest.mark.parametrize(
+    "reason", ["evaluation", "stride", "kernel", "kind", "input hook", "output hook", "residual"]
+)
+@pytest.mark.usefixtures("taken")
+def test_the_module_keeps_what_the_operator_is_not(reason: str) -> None:
+    block = ConvBnAct(3, 16, 5 if reason == "kernel" else 3, 2 if reason == "stride" else 1)
+    heard = []
+    if reason == "kind":  # what another has put in the place of the convolution stays
+        block.conv = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+    if reason == "input hook":  # as training for int8 rounds the input
+        block.conv.register_forward_pre_hook(lambda *_: heard.append(1))
+    if reason == "output hook":
+        block.conv.register_forward_hook(lambda *_: heard.append(1))
+    block.train(reason != "evaluation")
+    y = block(torch.rand(2, 3, 16, 32), torch.rand(2, 16, 16, 32) if reason == "residual" else None)
+    assert "_StemBackward" not in _nodes(y)
+    assert len(heard) == reason.endswith("hook")
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize(
     "reason",
@@ -317,16 +364,13 @@ def test_first_block_of_a_network_trains_alike(act: str, dtype: torch.dtype) -> 
         "channels",
         "gradient",
         "compiled",
-        "kind",
     ],
 )
-def test_otherwise_it_is_the_plain_modules(reason: str) -> None:
+def test_what_the_kernels_do_not_take_is_left_to_the_modules(reason: str) -> None:
     require_kernel("stem_norm_act", "cuda")
     block = ConvBnAct(
         1 if reason == "channels" else 3, 8 if reason == "filters" else 32, 3, 2 if reason == "stride" else 1
     ).cuda()
-    if reason == "kind":  # what another has put in the place of the convolution stays
-        block.conv = nn.Conv2d(3, 32, 3, padding=1, bias=False, device="cuda")
     block.train(reason != "evaluation")
     x = torch.rand(2, block.conv.in_channels, 32, 48 if reason == "size" else 64, device="cuda")
     if reason != "planar":

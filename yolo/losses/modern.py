@@ -20,6 +20,7 @@ from yolo.ops.boxes import IOU_KINDS, IouKind, cxcywh_to_xyxy, iou, shape_iou
 from yolo.ops.heads import HeadSpec
 
 Match = Literal["best", "ratio", "iou"]
+ALONE = 0.7  # ignore_thresh where one cell alone learns an object, as yolov3.cfg has it; yolov2.cfg has 0.6
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,8 @@ class ModernOptions:
         soft_objectness: 1 lets a prediction that answers aim at the IoU of its box, 0 at 1, between at a
             mixture.
         ignore_thresh: A prediction that answers for nothing but overlaps an object by more is left alone; 1
-            is never, and the fastest.
+            is never, and the fastest. None is 1 where cells beside an object's learn it as well, else
+            :data:`ALONE`: those cells see an object near their border as well as its own cell does.
         label_smoothing: The true class aims at 1 - eps / 2, the others at eps / 2 (softmax: eps spread over
             all).
         focal_gamma: Objectness and logistic classes weigh their error to this power; 0 is none.
@@ -57,7 +59,7 @@ class ModernOptions:
     iou_thresh: float = 0.213
     reach: float = 0.0
     soft_objectness: float = 1.0
-    ignore_thresh: float = 1.0
+    ignore_thresh: float | None = None
     label_smoothing: float = 0.0
     focal_gamma: float = 0.0
     level_weights: tuple[float, ...] | None = None
@@ -115,6 +117,8 @@ class ModernLoss(DetectionLoss):
         self.register_buffer("strides", table[:, 2].clone(), persistent=False)
         self.register_buffer("xy_scales", table[:, 3].clone(), persistent=False)
         self.neighbours = self.options.reach > 0 or any(spec.xy_scale > 1 for spec in self.specs)
+        said = self.options.ignore_thresh
+        self.ignore_thresh = (1.0 if self.neighbours else ALONE) if said is None else said
 
     def terms(self, logits: Sequence[Tensor], objects: Objects, size: tuple[int, int]) -> Terms:
         options = self.options
@@ -133,7 +137,7 @@ class ModernLoss(DetectionLoss):
         aim = 1 + options.soft_objectness * (quality - 1)
         wanted = said.new_zeros(len(said) + 1).scatter_(0, place, aim)[:-1]
         objectness = self.chance(said, wanted)
-        if options.ignore_thresh < 1:
+        if self.ignore_thresh < 1:
             answers = wins.new_zeros(len(said) + 1).scatter_(0, place, wins)[:-1]
             objectness = objectness * (answers | self.unlike(maps, objects))
         if options.level_weights is None:
@@ -223,7 +227,7 @@ class ModernLoss(DetectionLoss):
             best_iou(head.all_boxes(x), objects)[0].reshape(-1)
             for head, x in zip(of_kind(self.heads, AnchorHead), maps, strict=True)
         ]
-        return torch.cat(best) <= self.options.ignore_thresh
+        return torch.cat(best) <= self.ignore_thresh
 
 
 def gather(maps: Sequence[Tensor], found: Candidates, objects: Objects) -> tuple[Tensor, Tensor]:

@@ -18,14 +18,14 @@ def conv_norm_act(
     """``act(norm(conv(x))) + residual``.
 
     :func:`yolo.ops.stem_norm_act` stands in for the first block of a network, in training, whose picture and parameters
-    its kernels take (:func:`yolo.ops.stem.fits`); forward hooks of ``conv``, ``norm`` and ``act`` do not run then. All
-    else is :func:`norm_act` of ``conv(x)``.
+    its kernels take (:func:`yolo.ops.stem.fits`); forward hooks of ``norm`` and ``act`` do not run then. All else,
+    and a ``conv`` with hooks (to round its input, say), is :func:`norm_act` of ``conv(x)``.
     """
     name = _name(act)
     if name is None or residual is not None or not _is_stem(conv) or not _learns_statistics(norm):
         return norm_act(conv(x), norm, act, residual)
     tables = norm.weight, norm.bias, norm.running_mean, norm.running_var
-    if not stem.fits(x, conv.weight, *tables):
+    if not stem.fits(x, name, conv.weight, *tables):
         return norm_act(conv(x), norm, act)
     return stem.stem_norm_act(
         x,
@@ -89,9 +89,11 @@ def _slope(act: nn.Module) -> float:
 
 
 def _is_stem(conv: nn.Module) -> TypeGuard[FoldedConv2d]:
-    """Whether :mod:`yolo.ops.stem` computes this convolution; weights are looked at by it."""
+    """Whether :mod:`yolo.ops.stem` computes this convolution, whose weights it looks at itself, and nobody listens."""
     return (
         type(conv) is FoldedConv2d
+        and not conv._forward_pre_hooks
+        and not conv._forward_hooks
         and conv.stride == (1, 1)
         and conv.padding == (1, 1)
         and conv.dilation == (1, 1)

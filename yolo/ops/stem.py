@@ -28,10 +28,11 @@ from yolo.ops.norm_reference import ACTIVATIONS, Activation
 KERNEL = (3, 3, 3)  # channels, height, width; one pixel of zeros around the picture
 TILE = (16, 32)  # the compiled kernels divide a picture into such tiles, height and width
 FILTERS = (16, 32)  # and have as many output channels
+BEHIND = ("linear", "leaky", "mish")  # the norm
 CAPABILITY = (8, 0)  # of the device: matrix units that take 16 x 8 x 16
 
 
-def fits(x: Tensor, kernel: Tensor, *parameters: Tensor | None) -> bool:
+def fits(x: Tensor, act: Activation, kernel: Tensor, *parameters: Tensor | None) -> bool:
     """Whether the compiled kernels take ``x`` and float32 ``kernel`` and ``parameters``; no: use the plain modules.
 
     They take pictures whose gradient nobody wants, channels last, computed in half precision.
@@ -44,6 +45,7 @@ def fits(x: Tensor, kernel: Tensor, *parameters: Tensor | None) -> bool:
         and x.shape[2] % TILE[0] == 0
         and x.shape[3] % TILE[1] == 0
         and x.is_contiguous(memory_format=torch.channels_last)
+        and act in BEHIND
         and kernel.shape[0] in FILTERS
         and kernel.shape[1:] == KERNEL
         and all(
