@@ -12,6 +12,8 @@ FOLD = 8  # pixels: with fewer the channels of a fold are not a multiple of eigh
 class FoldedConv2d(nn.Conv2d):
     """A convolution of few channels that trains faster on a GPU; in everything else :class:`torch.nn.Conv2d`.
 
+    For pictures and sizes that the operator of the first block (:mod:`yolo.ops.stem`) does not take.
+
     Matrix units take eight channels at a time, and cuDNN has slow kernels for three. Pixels of a row lie one after the
     other, so the same memory is also a picture an eighth as wide of eight times as many channels, and the same sums of
     products are a convolution of that, whose weights repeat the given ones and are zero in between. On an H200, 64
