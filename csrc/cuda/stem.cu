@@ -74,7 +74,8 @@ struct Input {
     int each = 0;
     const auto error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel_function, kStemThreads, 0);
     STD_TORCH_CHECK(error == cudaSuccess, "cannot plan: ", cudaGetErrorString(error));
-    return static_cast<int>(std::min<int64_t>(static_cast<int64_t>(std::max(each, 1)) * multiprocessors(x), picture.tiles));
+    const int64_t together = static_cast<int64_t>(std::max(each, 1)) * multiprocessors(x);
+    return static_cast<int>(std::min(together, picture.tiles));
   }
 
   template <typename T>
@@ -171,6 +172,7 @@ Tensor stem_norm_act_cuda(
   pass.dispatch([&](auto type, auto tiles, auto constant) {
     using T = decltype(type);
     const auto run = stem_apply_kernel<T, tiles.value, constant.value>;
+    auto* to = static_cast<Words<tiles.value>*>(y.mutable_data_ptr());
     run<<<input.blocks(run), kStemThreads, 0, current_stream(x)>>>(input.picture,
                                                                   input.numbers<T>(),
                                                                   floats(kernel),
@@ -179,7 +181,7 @@ Tensor stem_norm_act_cuda(
                                                                   floats(weight),
                                                                   floats(bias),
                                                                   pass.slope,
-                                                                  static_cast<Words<tiles.value>*>(y.mutable_data_ptr()));
+                                                                  to);
     STD_CUDA_KERNEL_LAUNCH_CHECK();
   });
   return y;

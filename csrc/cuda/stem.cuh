@@ -3,9 +3,9 @@
 // the picture and nothing but the activated output, and its gradient, touches the memory.
 //
 // A block walks over tiles of kTileHeight x kTileWidth pixels; a warp takes 16 neighbouring pixels of a row at once, as
-// the 16 rows of `mma.m16n8k16`. A quarter warp `t` = lane % 4 holds the output channels of the two pixels `g` and
-// `g + 8`, g = lane / 4, that lie side by side in memory: 2 kTiles channels from 2 kTiles t on. The columns of the
-// matrix units are put in that order with the weights.
+// the 16 rows of `mma.m16n8k16`. Thread `t` of the four of group `g` (lane % 4, lane / 4) holds channels that lie side
+// by side in memory, 2 kTiles from 2 kTiles t on, of pixels `g` and `g + 8`: the columns of the matrix units are put in
+// that order with the weights.
 //
 // The 27 inputs of an output are 15 pairs, five of each row of the picture: nine neighbouring numbers and one whose
 // weight is 0. In `slot` 0 to 2 thread t has pair t of that row, in slot 3 the last pair of row t.
@@ -61,12 +61,14 @@ template <typename T>
 __device__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
 #if __CUDA_ARCH__ >= 800
   if constexpr (std::is_same_v<T, Half>) {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   } else {
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
         "{%0, %1, %2, %3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
@@ -91,7 +93,7 @@ struct Stem {
   static constexpr int channels = 8 * kTiles, own = 2 * kTiles;
   int g, t, warp;
   int pairs, last_pairs;  // words of a patch from which slots 0 to 2 and slot 3 count
-  uint32_t select;        // of two words the pair: a row starts in the middle of a word for every other pixel
+  uint32_t select;  // of two words the pair: every other pixel starts in the middle of a word
   uint32_t weights[kTiles][4];  // of the columns of a tile, a pair of inputs a slot
 
   // `kernel` is [channels][3][3][3] in any order of memory, `steps` are its strides.
