@@ -1,9 +1,10 @@
-"""Head outputs and boxes that the operator tests share."""
+"""Head outputs, boxes and activations that the operator tests share."""
 
 from collections.abc import Sequence
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from yolo.ops import HeadSpec
@@ -26,6 +27,15 @@ COCO = (
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+SLOPE = 0.1
+PLAIN = {
+    "linear": lambda z: z,
+    "leaky": lambda z: F.leaky_relu(z, SLOPE),
+    "mish": F.mish,
+    "silu": F.silu,
+}
+# relative error allowed of an output rounded to the type
+ROUNDING = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
 def require_kernel(name: str, device: str) -> None:
@@ -34,6 +44,18 @@ def require_kernel(name: str, device: str) -> None:
         pytest.skip(f"no compiled {device} kernel of {name}")
     if device == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device")
+
+
+def backward_names(y: Tensor) -> set[str]:
+    """The nodes of the backward pass behind ``y``."""
+    found: set[torch.autograd.graph.Node] = set()
+    waiting = [y.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            waiting += [following for following, _ in node.next_functions]
+    return {node.name() for node in found}
 
 
 def yolo_specs(classes: int = 5, *, xy_scale: float = 1.0, squared: bool = False) -> tuple[HeadSpec, ...]:

@@ -10,20 +10,10 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.ops.scenes import DEVICES, DTYPES, require_kernel
+from tests.ops.scenes import DEVICES, DTYPES, PLAIN, ROUNDING, SLOPE, backward_names, require_kernel
 from yolo.models.layers import ConvBnAct, Residual
 from yolo.ops import batch_norm_act
-from yolo.ops.norm import ACTIVATIONS
-
-SLOPE = 0.1
-PLAIN = {
-    "linear": lambda z: z,
-    "leaky": lambda z: F.leaky_relu(z, SLOPE),
-    "mish": F.mish,
-    "silu": F.silu,
-}
-# relative error allowed of an output rounded to the type
-ROUNDING = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+from yolo.ops.norm_reference import ACTIVATIONS
 
 
 def make(
@@ -292,7 +282,7 @@ def test_block_trains_alike_fused_and_plain(act: str, mode: str) -> None:
         with torch.autocast("cuda", torch.float16):
             y = call(leaf)
         if mode == "eager":
-            assert any("_Eager" in node.name() for node in _graph(y)) != planar
+            assert any("_Eager" in name for name in backward_names(y)) != planar
         y.float().square().mean().backward()
         grads = [p.grad for p in module.parameters()]
         results.append([y.detach(), leaf.grad, *grads, *(b.float() for b in module.buffers())])
@@ -318,15 +308,3 @@ def test_one_graph_without_breaks(act: str, monkeypatch: pytest.MonkeyPatch) -> 
     for a, b in zip(eager.buffers(), traced.buffers(), strict=True):
         assert torch.equal(a, b)
     torch.compiler.reset()
-
-
-def _graph(y: Tensor) -> set[torch.autograd.graph.Node]:
-    """Every node of the backward pass."""
-    found: set[torch.autograd.graph.Node] = set()
-    waiting = [y.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in found:
-            found.add(node)
-            waiting += [following for following, _ in node.next_functions]
-    return found

@@ -11,21 +11,12 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.ops.scenes import DEVICES, require_kernel
+from tests.ops.scenes import DEVICES, PLAIN, ROUNDING, SLOPE, backward_names, require_kernel
 from yolo.models.layers import ConvBnAct
 from yolo.ops import stem, stem_norm_act
-from yolo.ops.norm import ACTIVATIONS
+from yolo.ops.norm_reference import ACTIVATIONS
 
-SLOPE = 0.1
-PLAIN = {
-    "linear": lambda z: z,
-    "leaky": lambda z: F.leaky_relu(z, SLOPE),
-    "mish": F.mish,
-    "silu": F.silu,
-}
 HALF = [torch.float16, torch.bfloat16]
-# relative error allowed of an output rounded to the type
-ROUNDING = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
 
 def make(shape: tuple[int, ...], filters: int, dtype: torch.dtype, device: str) -> dict[str, Tensor]:
@@ -266,18 +257,6 @@ def test_two_processes_are_one_batch(device: str, tmp_path: Path) -> None:
         assert_near(whole | {"mean": mine[1], "var": mine[2]}, {k: v.cpu() for k, v in wanted.items()}, dtype)
 
 
-def _nodes(y: Tensor) -> set[str]:
-    """Names of the backward pass, behind y."""
-    found: set[str] = set()
-    waiting = [y.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is not None:
-            found.add(node.name())
-            waiting += [following for following, _ in node.next_functions]
-    return found
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", HALF, ids=str)
 @pytest.mark.parametrize("act", ["linear", "mish"])
@@ -293,7 +272,7 @@ def test_first_block_of_a_network_trains_alike(act: str, dtype: torch.dtype) -> 
     for module, picture in ((block, x.to(memory_format=torch.channels_last)), (plain, x)):
         with torch.autocast("cuda", dtype):
             y = module(picture)
-        assert ("_StemBackward" in _nodes(y)) == (module is block)
+        assert ("_StemBackward" in backward_names(y)) == (module is block)
         assert y.dtype == dtype
         y.backward(grad.to(dtype))
         grads = [p.grad for p in module.parameters()]
@@ -319,10 +298,10 @@ def test_the_module_hands_over_all_it_knows(act: str, monkeypatch: pytest.Monkey
     plain = copy.deepcopy(block)
     x, grad = torch.rand(2, 3, 16, 32), torch.randn(2, 16, 16, 32)
     y = block(x)
-    assert "_StemBackward" in _nodes(y)
+    assert "_StemBackward" in backward_names(y)
     monkeypatch.setattr(stem, "fits", lambda *_: False)
     wanted = plain(x)
-    assert "_StemBackward" not in _nodes(wanted)
+    assert "_StemBackward" not in backward_names(wanted)
     y.backward(grad)
     wanted.backward(grad)
     torch.testing.assert_close(y, wanted)
@@ -347,7 +326,7 @@ def test_the_module_keeps_what_the_operator_is_not(reason: str) -> None:
         block.conv.register_forward_hook(lambda *_: heard.append(1))
     block.train(reason != "evaluation")
     y = block(torch.rand(2, 3, 16, 32), torch.rand(2, 16, 16, 32) if reason == "residual" else None)
-    assert "_StemBackward" not in _nodes(y)
+    assert "_StemBackward" not in backward_names(y)
     assert len(heard) == reason.endswith("hook")
 
 
@@ -379,5 +358,5 @@ def test_what_the_kernels_do_not_take_is_left_to_the_modules(reason: str) -> Non
     call = torch.compile(block, backend="aot_eager") if reason == "compiled" else block
     with torch.autocast("cuda", torch.float16, enabled=reason != "float32"):
         y = call(x)
-    assert "_StemBackward" not in _nodes(y)
+    assert "_StemBackward" not in backward_names(y)
     torch.compiler.reset()

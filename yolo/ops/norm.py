@@ -21,7 +21,7 @@ from yolo.ops.library import (
     register,
     register_without_gradient,
 )
-from yolo.ops.norm_reference import ACTIVATIONS, Activation
+from yolo.ops.norm_reference import Activation
 
 
 def fits(x: Tensor, *parameters: Tensor | None) -> bool:
@@ -62,12 +62,9 @@ def batch_norm_act(
         Of x's shape and type; arithmetic is float32.
 
     Raises:
-        ValueError: The activation is none of :data:`ACTIVATIONS`.
+        ValueError: The activation is none of :data:`yolo.ops.norm_reference.ACTIVATIONS`.
     """
-    if act not in ACTIVATIONS:
-        raise ValueError(f"an activation is one of {', '.join(ACTIVATIONS)}, got {act!r}")
-    kind = ACTIVATIONS.index(act)
-    arguments = (x, weight, bias, residual, kind, slope, eps)
+    arguments = (x, weight, bias, residual, reference.index_of(act), slope, eps)
     if group is not None:
         y, statistics = cast("tuple[Tensor, Tensor]", _Synchronized.apply(*arguments, group))
     elif torch.compiler.is_compiling():  # one node with a registered gradient
@@ -85,6 +82,25 @@ def follow(
     if running_mean is not None and running_var is not None:
         mean, _, variance = statistics.detach().unbind()
         torch._foreach_lerp_([running_mean, running_var], [mean, variance], momentum)
+
+
+def of_all(sums: Tensor, pixels: float, group: dist.ProcessGroup | None) -> tuple[Tensor, Tensor]:
+    """Sums ``[2, C]`` and the number of pixels ``[1]`` of all processes of ``group``, or of this one without."""
+    count = sums.new_full((1,), pixels)
+    if group is None:
+        return sums, count
+    every = torch.cat((sums.flatten(), count))
+    dist.all_reduce(every, group=group)
+    return every[:-1].view_as(sums), every[-1:]
+
+
+def means_of_all(sums: Tensor, count: Tensor, group: dist.ProcessGroup | None) -> Tensor:
+    """Sums ``[2, C]`` of all processes over their ``count`` of pixels; ``sums`` stay those of this one."""
+    whole = sums
+    if group is not None:
+        whole = sums.clone()
+        dist.all_reduce(whole, group=group)
+    return (whole / count).to(sums.dtype)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -133,13 +149,8 @@ class _Synchronized(torch.autograd.Function):
         eps: float,
         group: dist.ProcessGroup,
     ) -> tuple[Tensor, Tensor]:
-        sums = torch.ops.yolo.batch_norm_sums(x)
-        count = sums.new_full((1,), x.numel() / x.shape[1])
-        every = torch.cat((sums.flatten(), count))
-        dist.all_reduce(every, group=group)
-        count = every[-1]
-        statistics = reference.make_statistics(every[:-1].view_as(sums), count, eps)
-        statistics = statistics.to(reference.table_type(x))
+        sums, count = of_all(torch.ops.yolo.batch_norm_sums(x), x.numel() / x.shape[1], group)
+        statistics = reference.make_statistics(sums, count, eps).to(reference.table_type(x))
         ctx.save_for_backward(x, weight, bias, statistics, count)
         ctx.has_residual, ctx.act, ctx.slope, ctx.group = residual is not None, act, slope, group
         ctx.mark_non_differentiable(statistics)
@@ -152,9 +163,7 @@ class _Synchronized(torch.autograd.Function):
         grad = grad.contiguous(memory_format=torch.channels_last)
         common = (grad, x, weight, bias, statistics)
         sums = torch.ops.yolo.norm_act_sums(*common, ctx.act, ctx.slope)
-        means = sums.clone()
-        dist.all_reduce(means, group=ctx.group)
-        dx = torch.ops.yolo.norm_act_grad(*common, (means / count).to(sums.dtype), ctx.act, ctx.slope)
+        dx = torch.ops.yolo.norm_act_grad(*common, means_of_all(sums, count, ctx.group), ctx.act, ctx.slope)
         d_bias, d_weight = sums.unbind()  # of this process alone: DDP averages parameters' gradients
         return dx, d_weight, d_bias, grad if ctx.has_residual else None, None, None, None, None
 

@@ -14,6 +14,17 @@ Activation = Literal["linear", "leaky", "mish", "silu"]
 ACTIVATIONS = ("linear", "leaky", "mish", "silu")  # csrc/activations.h counts them alike
 
 
+def index_of(act: Activation) -> int:
+    """Of ``act`` in :data:`ACTIVATIONS`.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if act not in ACTIVATIONS:
+        raise ValueError(f"an activation is one of {', '.join(ACTIVATIONS)}, got {act!r}")
+    return ACTIVATIONS.index(act)
+
+
 def _widen(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
 

@@ -22,8 +22,8 @@ from yolo.ops.library import (
     register,
     register_without_gradient,
 )
-from yolo.ops.norm import follow
-from yolo.ops.norm_reference import ACTIVATIONS, Activation
+from yolo.ops.norm import follow, means_of_all, of_all
+from yolo.ops.norm_reference import Activation
 
 KERNEL = (3, 3, 3)  # channels, height, width; one pixel of zeros around the picture
 TILE = (16, 32)  # the compiled kernels divide a picture into such tiles, height and width
@@ -82,14 +82,13 @@ def stem_norm_act(
         ``[N, O, H, W]``, channels last, of the type that x is read in; arithmetic is float32.
 
     Raises:
-        ValueError: The activation is none of :data:`ACTIVATIONS`.
+        ValueError: The activation is none of :data:`yolo.ops.norm_reference.ACTIVATIONS`.
     """
-    if act not in ACTIVATIONS:
-        raise ValueError(f"an activation is one of {', '.join(ACTIVATIONS)}, got {act!r}")
+    number = reference.index_of(act)
     x = x.to(computed_type(x))
     y, statistics = cast(
         "tuple[Tensor, Tensor]",
-        _Stem.apply(x, kernel, weight, bias, ACTIVATIONS.index(act), slope, eps, group),
+        _Stem.apply(x, kernel, weight, bias, number, slope, eps, group),
     )
     follow(statistics, running_mean, running_var, momentum)
     return y
@@ -110,12 +109,7 @@ class _Stem(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         ops = torch.ops.yolo
         with below_autograd():
-            sums = ops.stem_sums.default(x, kernel)
-            count = sums.new_full((1,), x.numel() / x.shape[1])
-            if group is not None:
-                every = torch.cat((sums.flatten(), count))
-                dist.all_reduce(every, group=group)
-                sums, count = every[:-1].view_as(sums), every[-1:]
+            sums, count = of_all(ops.stem_sums.default(x, kernel), x.numel() / x.shape[1], group)
             statistics = reference.make_statistics(sums, count, eps).to(reference.table_type(x))
             y = ops.stem_norm_act.default(x, kernel, weight, bias, statistics, act, slope)
         ctx.save_for_backward(x, kernel, weight, bias, statistics, count)
@@ -131,11 +125,7 @@ class _Stem(torch.autograd.Function):
         ops = torch.ops.yolo
         with below_autograd():
             sums = ops.stem_grad_sums.default(*common, ctx.act, ctx.slope)
-            means = sums
-            if ctx.group is not None:
-                means = sums.clone()
-                dist.all_reduce(means, group=ctx.group)
-            means = (means / count).to(sums.dtype)
+            means = means_of_all(sums, count, ctx.group)
             d_kernel = ops.stem_grad.default(*common, means, ctx.act, ctx.slope)
         d_bias, d_weight = sums.unbind()  # of this process alone: DDP averages parameters' gradients
         return None, d_kernel, d_weight, d_bias, None, None, None, None
@@ -153,41 +143,22 @@ def sums_reference(x: Tensor, kernel: Tensor) -> Tensor:
 
 
 def norm_act_reference(
-    x: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, statistics: Tensor, act: int, slope: float
+    x: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, table: Tensor, *act: Any
 ) -> Tensor:
-    """The output, from the statistics ``[3, O]`` of the convolution."""
-    y = reference.apply(_convolved(x, kernel), weight, bias, statistics, None, act, slope)
+    """The output, from the statistics ``table`` ``[3, O]`` of the convolution."""
+    y = reference.apply(_convolved(x, kernel), weight, bias, table, None, *act)
     return y.to(x.dtype, memory_format=torch.channels_last)
 
 
-def grad_sums_reference(
-    grad: Tensor,
-    x: Tensor,
-    kernel: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    statistics: Tensor,
-    act: int,
-    slope: float,
-) -> Tensor:
-    """The gradients of the norm's bias and weight, ``[2, O]``."""
-    return reference.grad_sums(grad, _convolved(x, kernel), weight, bias, statistics, act, slope)
+def grad_sums_reference(grad: Tensor, x: Tensor, kernel: Tensor, *norm: Any) -> Tensor:
+    """:func:`yolo.ops.norm_reference.grad_sums` of the convolution: of the norm's bias and weight, ``[2, O]``."""
+    return reference.grad_sums(grad, _convolved(x, kernel), *norm)
 
 
-def grad_reference(
-    grad: Tensor,
-    x: Tensor,
-    kernel: Tensor,
-    weight: Tensor,
-    bias: Tensor,
-    statistics: Tensor,
-    means: Tensor,
-    act: int,
-    slope: float,
-) -> Tensor:
-    """The gradient of the kernel; ``means`` are :func:`grad_sums_reference` of the whole batch over its pixels."""
+def grad_reference(grad: Tensor, x: Tensor, kernel: Tensor, *norm: Any) -> Tensor:
+    """The gradient of the kernel, through :func:`yolo.ops.norm_reference.grad_input` of the convolution."""
     y = _convolved(x, kernel)
-    d_y = reference.grad_input(grad, y, weight, bias, statistics, means, act, slope)
+    d_y = reference.grad_input(grad, y, *norm)
     found = conv2d_weight(x.to(y.dtype), list(kernel.shape), d_y, padding=1)
     return torch.empty_like(kernel).copy_(found)
 
