@@ -17,6 +17,7 @@ from yolo.checkpoint import load_model
 from yolo.data import Annotated
 from yolo.evaluate import evaluate
 from yolo.training import MultiScale
+from yolo.training.communication import exchanges_at_the_end
 from yolo.training.distributed import prepare, share_buffers, taken
 from yolo.training.interrupt import StopRequest
 from yolo.types import Truth
@@ -148,6 +149,26 @@ def test_gradients_of_one_host_travel_in_large_buckets(hosts: int, megabytes: in
     trainer = pl.Trainer(accelerator="cpu", devices=2, num_nodes=hosts, strategy="ddp", logger=False)
     prepare(trainer)
     assert trainer.strategy._ddp_kwargs == {"broadcast_buffers": False, "bucket_cap_mb": megabytes}
+
+
+@pytest.mark.parametrize(
+    ("reason", "options", "expected"),
+    [
+        ("one process", {}, True),
+        ("one host", {"strategy": "ddp", "devices": 2}, True),
+        ("two hosts", {"strategy": "ddp", "devices": 2, "num_nodes": 2}, False),
+        ("shared statistics", {"strategy": "ddp", "devices": 2}, False),
+    ],
+)
+def test_processes_that_talk_only_when_all_gradients_are_there(
+    reason: str, options: dict, expected: bool
+) -> None:
+    trainer = pl.Trainer(accelerator="cpu", logger=False, **options)
+    norm = (nn.SyncBatchNorm if reason == "shared statistics" else nn.BatchNorm2d)(3)
+    module = pl.LightningModule()
+    module.norm = norm
+    trainer.strategy.connect(module)
+    assert exchanges_at_the_end(trainer) is expected
 
 
 def test_ranks_agree_on_the_step_at_which_they_stop() -> None:

@@ -1,5 +1,6 @@
 """Replayed steps: the same numbers as steps that the host launches, whatever size and number of objects comes."""
 
+import os
 from collections.abc import Iterator
 from contextlib import nullcontext
 from copy import deepcopy
@@ -8,13 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
+from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor, nn
 
+from tests.helpers.ranks import ranks
 from tests.losses.test_losses import LOSSES, NONE, USUAL, outputs, size_of
 from tests.training.running import fit
 from yolo.losses import ModernLoss, build_loss
 from yolo.models import yolov1, yolov2_tiny, yolov3_tiny
 from yolo.training import DetectionModule, MultiScale, recorded
+from yolo.training.distributed import one_launch
 from yolo.training.recorded import RecordedStep, padded
 from yolo.types import Targets
 
@@ -225,12 +230,18 @@ def close(twins: Twins, tolerance: float) -> None:
 OPTIONS = {"accelerator": "gpu", "trainer": {"precision": "16-mixed"}, "workers": 1, "epochs": 4}
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Grows with every recorded step."""
+    calls: list[object] = []
+    call = RecordedStep.__call__
+    monkeypatch.setattr(RecordedStep, "__call__", lambda *args: calls.append(args) or call(*args))
+    return calls
+
+
 @pytest.mark.gpu
 @needs_gpu
 def test_a_run_is_recorded_and_learns_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = []
-    call = RecordedStep.__call__
-    monkeypatch.setattr(RecordedStep, "__call__", lambda *args: calls.append(args) or call(*args))
+    calls = counted(monkeypatch)
     scales = MultiScale(every=1)
     _, plain = fit(tmp_path / "plain", tmp_path / "digits", multiscale=scales, **OPTIONS)
     assert not calls
@@ -239,6 +250,56 @@ def test_a_run_is_recorded_and_learns_the_same(tmp_path: Path, monkeypatch: pyte
     )
     assert len(calls) == recorded.global_step == 12
     ours, theirs = (run.callback_metrics["train/loss_epoch"] for run in (recorded, plain))
+    torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.0)
+
+
+def _rank(rank: int, folder: Path, replayed: bool) -> None:
+    """A run of two processes that share the GPU; gloo, since NCCL wants one for each."""
+    os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": "2", "NODE_RANK": "0"}
+    strategy = DDPStrategy([torch.device("cuda", 0)] * 2, process_group_backend="gloo")
+    options = OPTIONS | {"trainer": OPTIONS["trainer"] | {"strategy": strategy}}
+    with pytest.MonkeyPatch.context() as patch:
+        calls = counted(patch)
+        module, run = fit(
+            folder,
+            folder / f"digits{rank}",
+            batch_size=4,
+            multiscale=MultiScale(every=1),
+            cuda_graphs=replayed,
+            **options,
+        )
+    assert len(calls) == (run.global_step if replayed else 0)
+    found = {"loss": run.callback_metrics["train/loss_epoch"], "weights": dict(module.named_parameters())}
+    torch.save(found, folder / f"{rank}.pt")
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_processes_that_replay_exchange_their_gradients(tmp_path: Path) -> None:
+    losses = []
+    for replayed in (False, True):
+        folder = tmp_path / str(replayed)
+        folder.mkdir()
+        ranks(_rank, folder, replayed)
+        one, other = (torch.load(folder / f"{rank}.pt") for rank in range(2))
+        for name, weight in one["weights"].items():
+            assert torch.equal(weight, other["weights"][name]), name
+        losses.append(one["loss"])
+    torch.testing.assert_close(*losses, rtol=0.1, atol=0.0)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_replays_beside_nccl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group of one process: DDP takes the gradients, and NCCL's own thread runs while steps are recorded."""
+    calls = counted(monkeypatch)
+    grouped = OPTIONS | {"trainer": OPTIONS["trainer"] | {"strategy": "ddp", "devices": 1}}
+    with one_launch():
+        _, run = fit(tmp_path / "grouped", tmp_path / "digits", cuda_graphs=True, **grouped)
+        assert dist.get_backend() == "nccl"
+    assert len(calls) == run.global_step == 12
+    _, plain = fit(tmp_path / "plain", tmp_path / "digits", **OPTIONS)
+    ours, theirs = (one.callback_metrics["train/loss_epoch"] for one in (run, plain))
     torch.testing.assert_close(ours, theirs, rtol=0.1, atol=0.0)
 
 

@@ -16,6 +16,7 @@ from yolo.losses import Criterion
 from yolo.metrics import DetectionMetric, scalars
 from yolo.models import FakeQuant
 from yolo.ops import detect
+from yolo.training.communication import exchanges_at_the_end
 from yolo.training.fit import FitModule, Optimize, Schedule
 from yolo.training.memory import out_of_memory
 from yolo.training.multiscale import MultiScale, resize_batch
@@ -47,8 +48,8 @@ class DetectionModule(FitModule):
         iou_threshold: Of the suppression before the metric.
         max_detections: Kept a picture for the metric.
         quantizer: Trains and scores the network as its int8 form, ranges included; None as it is.
-        cuda_graphs: Records the step for each input size (:class:`RecordedStep`) where that can be done: one GPU,
-            mixed precision, a loss that is recordable.
+        cuda_graphs: Records the step for each input size (:class:`RecordedStep`) where that can be done: GPUs of one
+            host, mixed precision, a loss that is recordable, no statistics over all GPUs.
     """
 
     model: Model
@@ -124,10 +125,11 @@ class DetectionModule(FitModule):
             self._recorded = RecordedStep(self.detector, self.criterion, self.sizes)
 
     def _can_record(self) -> bool:
-        alone = self.trainer.world_size == 1 and self.device.type == "cuda"
+        if not self.cuda_graphs or self.device.type != "cuda" or not exchanges_at_the_end(self.trainer):
+            return False
         # float32 convolutions may use streams of their own, which cannot be recorded
         mixed = isinstance(self.trainer.precision_plugin, MixedPrecision)
-        return self.cuda_graphs and alone and mixed and self.quantizer is None and self.criterion.recordable
+        return mixed and self.quantizer is None and self.criterion.recordable
 
     def _losses(self, images: Tensor, targets: Targets) -> dict[str, Tensor]:
         if self._recorded is not None:
