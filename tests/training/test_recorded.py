@@ -256,7 +256,7 @@ def test_a_run_is_recorded_and_learns_the_same(tmp_path: Path, monkeypatch: pyte
 def _rank(rank: int, folder: Path, replayed: bool) -> None:
     """A run of two processes that share the GPU; gloo, since NCCL wants one for each."""
     os.environ |= {"LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": "2", "NODE_RANK": "0"}
-    strategy = DDPStrategy([torch.device("cuda", 0)] * 2, process_group_backend="gloo")
+    strategy = DDPStrategy(parallel_devices=[torch.device("cuda", 0)] * 2, process_group_backend="gloo")
     options = OPTIONS | {"trainer": OPTIONS["trainer"] | {"strategy": strategy}}
     with pytest.MonkeyPatch.context() as patch:
         calls = counted(patch)

@@ -194,7 +194,8 @@ def _start(x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, bandwidth: float, r
     block = nn.Sequential(conv, norm, nn.LeakyReLU(0.1))
     inputs = conv.weight, norm.weight, norm.bias
     tables = norm.weight, norm.bias, norm.running_mean, norm.running_var
-    with torch.autocast("cuda", x.dtype):
+    # a cached cast of the weights would lead a recorded backward pass out of its recording
+    with torch.autocast("cuda", x.dtype, cache_enabled=False):
         grad = torch.randn_like(block(x))
         ways = {"reference": lambda: block(x)}
         if has_kernel("stem_norm_act", "cuda"):
