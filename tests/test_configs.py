@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 from hydra import compose, initialize_config_dir
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
@@ -46,6 +47,26 @@ def test_model_config_gives_the_bare_module(model: str) -> None:
     assert isinstance(detector, Detector)
     assert detector.num_classes == 5
     detector.check_size(*cfg.preprocess.size)
+
+
+@pytest.mark.parametrize("model", [m for m in MODELS if m != "darknet"])
+def test_what_a_model_chooses_fits_every_command(model: str) -> None:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        for command in ("train", "benchmark_train", "anchors"):
+            assert compose(command, [f"model={model}", "model.num_classes=5"]).model.num_classes == 5
+
+
+@pytest.mark.parametrize(
+    "choice", ["optimizer=sgd", "schedule=steps", "schedule=constant", "experiment=demo"]
+)
+def test_the_command_line_chooses_before_the_model(choice: str) -> None:
+    with initialize_config_dir(str(CONFIGS), version_base="1.3"):
+        cfg = compose("train", ["model=yolov3", choice])
+        assert cfg.model._target_ == "yolo.models.yolov3"
+        make = instantiate(cfg.optimizer)
+        optimizer = make([torch.nn.Parameter(torch.zeros(1))])
+        instantiate(cfg.schedule)(optimizer, total_steps=10)
+    assert ("betas" in optimizer.defaults) is (choice != "optimizer=sgd")
 
 
 @pytest.mark.parametrize("model", [m for m in MODELS if not m.startswith("yolo") and m != "darknet"])

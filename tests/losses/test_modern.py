@@ -105,11 +105,15 @@ def test_ignored_predictions_have_no_objectness_gradient() -> None:
         assert slope.reshape(2, 6, 2)[:, 4].flatten().nonzero()[:, 0].tolist() == moved
 
 
-def test_a_near_miss_is_ignored_where_one_cell_alone_learns_an_object() -> None:
-    """By default; where neighbours learn it as well, they are told what they are."""
-    alone, reaching = (HeadSpec("yolo", 1, 32, ((30.0, 30.0),), (0,), xy_scale=scale) for scale in (1.0, 2.0))
+def test_a_near_miss_is_ignored_unless_neighbours_learn_every_object() -> None:
+    """By default; where the nearest cells always learn it as well, they are told what they are."""
+    alone, near, reaching = (
+        HeadSpec("yolo", 1, 32, ((30.0, 30.0),), (0,), xy_scale=scale) for scale in (1.0, 1.2, 2.0)
+    )
     assert ModernLoss([alone]).ignore_thresh == 0.7
+    assert ModernLoss([near]).ignore_thresh == 0.7
     assert ModernLoss([alone], reach=0.5).ignore_thresh == 1.0
+    assert ModernLoss([near], reach=0.5).ignore_thresh == 1.0
     assert ModernLoss([reaching]).ignore_thresh == 1.0
     assert ModernLoss([reaching], ignore_thresh=0.5).ignore_thresh == 0.5
 

@@ -20,7 +20,7 @@ from yolo.ops.boxes import IOU_KINDS, IouKind, cxcywh_to_xyxy, iou, shape_iou
 from yolo.ops.heads import HeadSpec
 
 Match = Literal["best", "ratio", "iou"]
-ALONE = 0.7  # ignore_thresh where one cell alone learns an object, as yolov3.cfg has it; yolov2.cfg has 0.6
+ALONE = 0.7  # ignore_thresh where mostly one cell learns an object, as yolov3.cfg has it; yolov2.cfg has 0.6
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,9 @@ class ModernOptions:
         soft_objectness: 1 lets a prediction that answers aim at the IoU of its box, 0 at 1, between at a
             mixture.
         ignore_thresh: A prediction that answers for nothing but overlaps an object by more is left alone; 1
-            is never, and the fastest. None is 1 where cells beside an object's learn it as well, else
-            :data:`ALONE`: those cells see an object near their border as well as its own cell does.
+            is never, and the fastest. None is 1 where every head reaches half a cell, so that the two nearest
+            cells learn each object as well, else :data:`ALONE`: cells that do not learn an object near their
+            border see it as well as its own cell does.
         label_smoothing: The true class aims at 1 - eps / 2, the others at eps / 2 (softmax: eps spread over
             all).
         focal_gamma: Objectness and logistic classes weigh their error to this power; 0 is none.
@@ -116,9 +117,10 @@ class ModernLoss(DetectionLoss):
         self.register_buffer("anchors", table[:, :2].clone(), persistent=False)
         self.register_buffer("strides", table[:, 2].clone(), persistent=False)
         self.register_buffer("xy_scales", table[:, 3].clone(), persistent=False)
-        self.neighbours = self.options.reach > 0 or any(spec.xy_scale > 1 for spec in self.specs)
+        reaches = [0.5 * (spec.xy_scale - 1) + self.options.reach for spec in self.specs]
+        self.neighbours = max(reaches) > 0
         said = self.options.ignore_thresh
-        self.ignore_thresh = (1.0 if self.neighbours else ALONE) if said is None else said
+        self.ignore_thresh = (ALONE if min(reaches) < 0.5 else 1.0) if said is None else said
 
     def terms(self, logits: Sequence[Tensor], objects: Objects, size: tuple[int, int]) -> Terms:
         options = self.options
