@@ -50,10 +50,9 @@ def test_model_config_gives_the_bare_module(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", [m for m in MODELS if m != "darknet"])
-def test_what_a_model_chooses_fits_every_command(model: str) -> None:
+def test_what_a_model_chooses_for_training_does_not_disturb_anchors(model: str) -> None:
     with initialize_config_dir(str(CONFIGS), version_base="1.3"):
-        for command in ("train", "benchmark_train", "anchors"):
-            assert compose(command, [f"model={model}", "model.num_classes=5"]).model.num_classes == 5
+        assert compose("anchors", [f"model={model}", "model.num_classes=5"]).model.num_classes == 5
 
 
 @pytest.mark.parametrize(
